@@ -138,7 +138,8 @@ const std::vector<SettingRow>& setting_table() {
        "devices: memory per rank through which tensors go in pieces, where they do not lie in shared memory; 0: "
        "collectives run on the host"},
       {"tcp_streams", "RINGDP_TCP_STREAMS", "0", "0..64",
-       "TCP connections that carry a pair's collectives; 0: 1, from 25 Gb/s 4, from 100 Gb/s 8"},
+       "TCP connections that carry a pair's collectives; 0: 1, from 25 Gb/s 4, from 100 Gb/s 8; at least 4 between two "
+       "ranks that are 10 ms apart"},
       {"spin_us", "RINGDP_SPIN_US", "50", "0..1000000",
        "how long a wait polls before it sleeps (at most 15 where ranks outnumber cores)"},
       {"late_ms", "RINGDP_LATE_MS", "0", "0, 10..86400000",

@@ -10,6 +10,7 @@
 #include "transport/identity.h"
 #include "transport/process_fds.h"
 #include "transport/shm/segment.h"
+#include "transport/tcp/striped_link.h"
 #include "transport/tcp/tcp_link.h"
 
 namespace ringdp::comm {
@@ -131,14 +132,14 @@ int connections_across_hosts(const Mesh& mesh, const TcpExchange& tcp) {
   return count;
 }
 
-std::unique_ptr<transport::Link> link_over(std::vector<transport::Socket> sockets, int rank, const std::string& address,
-                                           transport::TcpLink::Options options) {
+std::unique_ptr<transport::Link> link_over(TcpExchange::Connection& connection, transport::TcpLink::Options each,
+                                           transport::StripedLink::Options all) {
   std::vector<std::unique_ptr<transport::Link>> streams;
-  for (transport::Socket& socket : sockets) {
-    streams.push_back(std::make_unique<transport::TcpLink>(std::move(socket), rank, address, options));
+  for (transport::Socket& socket : connection.bulk) {
+    streams.push_back(std::make_unique<transport::TcpLink>(std::move(socket), all.peer_rank, connection.address, each));
   }
   if (streams.size() == 1) return std::move(streams.front());
-  return std::make_unique<transport::StripedLink>(std::move(streams));
+  return std::make_unique<transport::StripedLink>(std::move(streams), all);
 }
 
 transport::ForkShield shield_of(const TcpExchange::Connection& connection) {
@@ -157,10 +158,12 @@ void attach_tcp(Mesh& mesh, TcpExchange&& tcp) {
     peer.control = std::move(connection.control);
     peer.address = connection.address.substr(0, connection.address.rfind(':'));
     if (tls) peer.why += ", TLS 1.3";
-    if (connection.bulk.size() > 1) peer.why += ", " + std::to_string(connection.bulk.size()) + " streams";
-    const transport::TcpLink::Options bulk{peer.same_host ? 0 : across, checked, mesh.rank};
+    const Streams& streams = connection.streams;
+    if (!streams.why.empty()) peer.why += ", " + streams.why;
+    const size_t most_unsent = streams.far && streams.count > 1 ? transport::kMostUnsent : 0;
+    const transport::TcpLink::Options bulk{peer.same_host ? 0 : across, checked, mesh.rank, most_unsent};
     const transport::TcpLink::Options messages{0, checked, mesh.rank};
-    peer.link = link_over(std::move(connection.bulk), rank, connection.address, bulk);
+    peer.link = link_over(connection, bulk, {rank, std::chrono::milliseconds(mesh.settings.unreachable_ms)});
     peer.messages =
         std::make_unique<transport::TcpLink>(std::move(connection.messages), rank, connection.address, messages);
   }
@@ -205,7 +208,7 @@ TcpExchange connect_over_tcp(const Session& session, const std::vector<PeerInfo>
   if (door) {
     for (const int rank : peers) endpoints.emplace(rank, *infos[static_cast<size_t>(rank)].endpoint);
   } else {
-    door = TcpDoor::open(session.settings, one_host);
+    door = TcpDoor::open(session.settings, one_host, session.store_exchange.round_trip());
     endpoints = exchange_endpoints(session, door->endpoint, peers);
   }
   return exchange_tcp(session, *door, endpoints);
@@ -220,7 +223,8 @@ Mesh bootstrap(StoreExchange& store_exchange, const Settings& wanted, const Host
   std::optional<transport::UnixListener> listener;
   if (may_share) listener = transport::UnixListener::open();
   const bool may_use_tcp = wanted.transport != TransportChoice::kShm && world > 1;
-  std::optional<TcpDoor> door = may_use_tcp ? TcpDoor::reopened(wanted) : std::nullopt;
+  std::optional<TcpDoor> door;
+  if (may_use_tcp) door = TcpDoor::reopened(wanted, store_exchange.round_trip());
   const PeerInfo own{self,
                      listener ? listener->name : "",
                      shared_settings(wanted),

@@ -1,5 +1,6 @@
 // The steps of the bootstrap, in the order in which bootstrap.cc takes them.
 #pragma once
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -87,13 +88,24 @@ std::vector<int> agree_on_hosts(const Session& session, const std::vector<PeerIn
 
 // bootstrap_tcp.cc: TCP connections to every peer that does not share memory.
 
+// How many streams carry the collectives of a pair, and why; equal on both sides. The smaller number of what they want,
+// but at least kFarStreams where tcp_streams is 0 and two ranks, on different hosts at least kFarMs apart, are the
+// whole group: a lost packet then holds up one stream only. More ranks have several connections on a path anyway, and
+// with several for each pair, small calls of three ranks were measured to take twice as long.
+struct Streams {
+  int count = 1;
+  bool far = false;  // whether they are kFarMs apart
+  std::string why;   // "4 streams, 52 ms apart by way of the store"; of one: empty
+};
+constexpr int kFarStreams = 4, kFarMs = 10;  // the latter is the sum of both round trips to the store
+Streams streams_between(const Settings& settings, int world, const TcpEndpoint& a, const TcpEndpoint& b);
+
 struct TcpExchange {
-  // For collectives as many streams as both sides want (by setting, or for the speed of their interface): the smaller
-  // number of the two.
   struct Connection {
     transport::Socket control, messages;
     std::vector<transport::Socket> bulk;  // by stream
-    std::string address;                  // of the other side, for messages
+    Streams streams;
+    std::string address;  // of the other side, for messages
   };
   std::map<int, Connection> connections;  // by rank
   std::string address;                    // "10.0.0.1 (eth0)" that this rank is bound to
@@ -105,10 +117,11 @@ struct TcpDoor {
   UniqueFd listener;
   TcpEndpoint endpoint;
 
-  // On the interface that suits the group; `one_host`: all its ranks run on this host.
-  static TcpDoor open(const Settings& settings, bool one_host);
-  // On the interface of this process's latest group between hosts, if it is up and wanted in the same way.
-  static std::optional<TcpDoor> reopened(const Settings& settings);
+  // On the interface that suits the group; `one_host`: all its ranks run on this host. `round_trip`: to the store.
+  static TcpDoor open(const Settings& settings, bool one_host, std::chrono::nanoseconds round_trip);
+  // On the interface of this process's latest group between hosts, if it is up and wanted in the same way. Of the round
+  // trips of both groups the shorter one counts: this early, only one request has been timed.
+  static std::optional<TcpDoor> reopened(const Settings& settings, std::chrono::nanoseconds round_trip);
 };
 
 // The endpoints of `peers`, by rank: one round through the store.

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <chrono>
 #include <optional>
 
 #include "base/fork_mutex.h"
@@ -14,6 +15,7 @@ using transport::Purpose;
 using transport::SocketAddress;
 
 constexpr char kWhat[] = "address";
+constexpr std::chrono::minutes kMostStoreTrip{1};
 
 TcpEndpoint parse_endpoint(const Session& session, int rank, const std::string& text) {
   const auto endpoint = tcp_endpoint_from_text(text);
@@ -75,6 +77,7 @@ void keep(int rank, TcpExchange::Connection& connection, const Line& line, trans
 struct Known {
   std::string wanted, master;
   transport::Interface interface;
+  std::chrono::nanoseconds round_trip;
 };
 
 struct Memory {
@@ -104,9 +107,13 @@ bool is_up(const transport::Interface& known) {
   });
 }
 
-TcpDoor open_on(const Settings& settings, const transport::Interface& interface) {
+TcpDoor open_on(const Settings& settings, const transport::Interface& interface, std::chrono::nanoseconds round_trip) {
+  using std::chrono::milliseconds;
   TcpDoor door{interface, transport::listen_on(interface.address), {}};
-  door.endpoint = {SocketAddress::bound_to(door.listener.get()), wanted_streams(settings, interface)};
+  const auto store_ms =
+      std::chrono::round<milliseconds>(std::min<std::chrono::nanoseconds>(round_trip, kMostStoreTrip));
+  door.endpoint = {SocketAddress::bound_to(door.listener.get()), wanted_streams(settings, interface),
+                   static_cast<int>(store_ms.count())};
   return door;
 }
 
@@ -114,17 +121,29 @@ std::string master() { return read_env("MASTER_ADDR").value_or(""); }
 
 }  // namespace
 
-TcpDoor TcpDoor::open(const Settings& settings, bool one_host) {
-  TcpDoor door = open_on(settings, pick_interface(settings, one_host));
-  if (!one_host) remember(Known{settings.socket_ifname, master(), door.interface});
+Streams streams_between(const Settings& settings, int world, const TcpEndpoint& a, const TcpEndpoint& b) {
+  const int64_t apart_ms = int64_t{a.store_ms} + b.store_ms;
+  const bool far = apart_ms >= kFarMs && a.address.host() != b.address.host();
+  const bool more = far && world == 2 && settings.tcp_streams == 0;
+  const int wanted = std::min(a.streams, b.streams), count = more ? std::max(wanted, kFarStreams) : wanted;
+  if (count == 1) return {count, far, ""};
+  const std::string why = settings.tcp_streams > 0 ? " (tcp_streams)"
+                          : count == wanted        ? " for the speed of the interface"
+                                                   : ", " + std::to_string(apart_ms) + " ms apart by way of the store";
+  return {count, far, std::to_string(count) + " streams" + why};
+}
+
+TcpDoor TcpDoor::open(const Settings& settings, bool one_host, std::chrono::nanoseconds round_trip) {
+  TcpDoor door = open_on(settings, pick_interface(settings, one_host), round_trip);
+  if (!one_host) remember(Known{settings.socket_ifname, master(), door.interface, round_trip});
   return door;
 }
 
-std::optional<TcpDoor> TcpDoor::reopened(const Settings& settings) {
+std::optional<TcpDoor> TcpDoor::reopened(const Settings& settings, std::chrono::nanoseconds round_trip) {
   const std::optional<Known> known = remembered();
   if (!known || known->wanted != settings.socket_ifname || known->master != master()) return std::nullopt;
   if (!is_up(known->interface)) return std::nullopt;
-  return open_on(settings, known->interface);
+  return open_on(settings, known->interface, std::min(known->round_trip, round_trip));
 }
 
 std::map<int, TcpEndpoint> exchange_endpoints(const Session& session, const TcpEndpoint& own,
@@ -137,11 +156,14 @@ std::map<int, TcpEndpoint> exchange_endpoints(const Session& session, const TcpE
 }
 
 TcpExchange exchange_tcp(const Session& session, const TcpDoor& door, const std::map<int, TcpEndpoint>& endpoints) {
+  TcpExchange result;
   std::vector<transport::Hello> expected;
   std::vector<transport::Dialer::Call> calls;
   const int self = session.rank();
   for (const auto& [rank, endpoint] : endpoints) {
-    for (const Line& line : lines_of(std::min(endpoint.streams, door.endpoint.streams))) {
+    Streams& streams = result.connections[rank].streams;
+    streams = streams_between(session.settings, session.world(), endpoint, door.endpoint);
+    for (const Line& line : lines_of(streams.count)) {
       if (rank > self) {
         expected.push_back(session.hello(rank, self, line.purpose, line.stream));
       } else {
@@ -149,7 +171,6 @@ TcpExchange exchange_tcp(const Session& session, const TcpDoor& door, const std:
       }
     }
   }
-  TcpExchange result;
   result.address = door.interface.address.host() + " (" + door.interface.name + ")";
   try {
     for (auto& arrival : meet_over_tcp(session, door.listener.get(), std::move(expected), std::move(calls))) {

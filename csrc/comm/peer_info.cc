@@ -21,13 +21,10 @@ std::optional<Integer> whole_number(const std::string& text) {
 }
 
 constexpr int kMostStreams = 64;
+constexpr size_t kLongestEndpoint = 128;
 
-std::optional<int> number_from_text(const std::string& text, int most) {
-  int number = 0;
-  const char* end = text.data() + text.size();
-  const auto [stop, failure] = std::from_chars(text.data(), end, number);
-  if (failure != std::errc() || stop != end || number < 1 || number > most) return std::nullopt;
-  return number;
+bool lies_between(int least, const std::optional<int>& number, int most) {
+  return number && *number >= least && *number <= most;
 }
 
 std::string to_text(const Secret& secret) {
@@ -111,18 +108,19 @@ std::optional<uint32_t> protocol_of_peer_info(const std::string& text) {
 
 std::string to_text(const TcpEndpoint& endpoint) {
   return endpoint.address.host() + " " + std::to_string(endpoint.address.port()) + " " +
-         std::to_string(endpoint.streams);
+         std::to_string(endpoint.streams) + " " + std::to_string(endpoint.store_ms);
 }
 
 std::optional<TcpEndpoint> tcp_endpoint_from_text(const std::string& text) {
-  const size_t first = text.find(' ');
-  const size_t second = first == std::string::npos ? first : text.find(' ', first + 1);
-  if (second == std::string::npos) return std::nullopt;
-  const auto port = number_from_text(text.substr(first + 1, second - first - 1), 65535);
-  const auto streams = number_from_text(text.substr(second + 1), kMostStreams);
-  const auto address = port ? transport::SocketAddress::parse(text.substr(0, first), *port) : std::nullopt;
-  if (!address || !streams) return std::nullopt;
-  const TcpEndpoint endpoint{*address, *streams};
+  std::istringstream words(text.substr(0, kLongestEndpoint));
+  std::string host, port, streams, store_ms;
+  words >> host >> port >> streams >> store_ms;
+  const auto port_number = whole_number<int>(port), count = whole_number<int>(streams),
+             ms = whole_number<int>(store_ms);
+  if (!lies_between(1, port_number, 65535) || !lies_between(1, count, kMostStreams) || !ms) return std::nullopt;
+  const auto address = transport::SocketAddress::parse(host, *port_number);
+  if (!address) return std::nullopt;
+  const TcpEndpoint endpoint{*address, *count, *ms};
   // "007" parses but is not what to_text() writes.
   return to_text(endpoint) == text ? std::optional(endpoint) : std::nullopt;
 }

@@ -11,13 +11,14 @@
 
 namespace ringdp::comm {
 
-// Where a rank listens for TCP connections, and how many streams it wants.
+// Where a rank listens for TCP connections, how many streams it wants, and how far away it is.
 struct TcpEndpoint {
   transport::SocketAddress address;
-  int streams = 1;
+  int streams = 1;   // by setting, or for the speed of its interface
+  int store_ms = 0;  // a round trip from this rank to the store
 };
 
-// "10.0.0.1 4711 4".
+// "10.0.0.1 4711 4 52": address, port, streams, round trip.
 std::string to_text(const TcpEndpoint& endpoint);
 
 // nullopt unless `text` is what to_text() writes.

@@ -56,6 +56,15 @@ std::string name_ranks(const std::vector<int>& ranks) {
   return text;
 }
 
+// Only requests that the store answers at once: it does not answer set(), and get() may take several round trips.
+template <class Call>
+auto StoreExchange::timed(Call call) {
+  const auto begun = Deadline::Clock::now();
+  auto answer = call();
+  round_trip_ = std::min<std::chrono::nanoseconds>(round_trip_, Deadline::Clock::now() - begun);
+  return answer;
+}
+
 StoreExchange::StoreExchange(transport::Store& store, int rank, int world, Deadline deadline)
     : store_(store),
       rank_(rank),
@@ -63,7 +72,7 @@ StoreExchange::StoreExchange(transport::Store& store, int rank, int world, Deadl
       deadline_(deadline),
       start_(Deadline::Clock::now()),
       schedule_(start_),
-      generation_(static_cast<uint64_t>(store.add(joined_key(rank), 1))) {}
+      generation_(timed([&] { return static_cast<uint64_t>(store.add(joined_key(rank), 1)); })) {}
 
 std::string StoreExchange::key_of(uint64_t generation, const std::string& what, int rank) {
   return std::to_string(generation) + "/" + what + "/" + std::to_string(rank);
@@ -104,7 +113,7 @@ std::vector<std::string> StoreExchange::gather(const std::string& what, const st
     }
     return absent;
   };
-  for (int pause_ms = kShortestWaitMs; !store_.has(keys);) {
+  for (int pause_ms = kShortestWaitMs; !timed([&] { return store_.has(keys); });) {
     check_progress("publish " + what, missing);
     std::this_thread::sleep_for(std::chrono::milliseconds(deadline_.poll_ms(pause_ms)));
     pause_ms = std::min(pause_ms + (pause_ms + 1) / 2, kLongestWaitMs);

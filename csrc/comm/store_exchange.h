@@ -4,6 +4,7 @@
 // values of earlier groups are never read. A rank that fails publishes the reason, and the others stop waiting for it
 // at once.
 #pragma once
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <optional>
@@ -42,6 +43,8 @@ class StoreExchange {
   int rank() const { return rank_; }
   int world() const { return world_; }
   uint64_t generation() const { return generation_; }
+  // The fastest request of this rank to the store so far.
+  std::chrono::nanoseconds round_trip() const { return round_trip_; }
   std::string who() const { return "rank " + std::to_string(rank_) + "/" + std::to_string(world_); }
   std::string key(const std::string& what, int rank) const { return key_of(generation_, what, rank); }
 
@@ -78,6 +81,8 @@ class StoreExchange {
   static std::string failed_key(uint64_t generation) { return std::to_string(generation) + "/failed"; }
   static std::string duplicate_key(uint64_t generation) { return std::to_string(generation) + "/duplicate"; }
 
+  template <class Call>
+  auto timed(Call call);
   void check_losses(const Missing& missing) const;
   std::string described_but(int member, const std::vector<Loss>& losses) const;
   [[noreturn]] void throw_failure_of_other() const;
@@ -92,6 +97,7 @@ class StoreExchange {
   Deadline deadline_;
   Deadline::Clock::time_point start_;
   ReportSchedule schedule_;
+  std::chrono::nanoseconds round_trip_ = std::chrono::nanoseconds::max();
   uint64_t generation_;
   Losses losses_;
   std::function<void(const std::vector<int>&)> look_;

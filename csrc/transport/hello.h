@@ -19,7 +19,7 @@ namespace ringdp::transport {
 
 // A frame has a fixed size and no length field: decoding allocates nothing and trusts no number it reads. Every failure
 // closes the socket. Numbers are little-endian.
-constexpr uint32_t kProtocolVersion = 8;
+constexpr uint32_t kProtocolVersion = 9;
 constexpr size_t kTokenBytes = 32;
 constexpr size_t kHelloBytes = 92;
 

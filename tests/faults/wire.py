@@ -374,6 +374,6 @@ class LedAstray(Before):
         low = int(key.rsplit("/", 1)[1]) if "/address/" in key else HERE.rank
         if low >= HERE.rank:
             return value
-        host, port, streams = value.decode().split()
+        host, port, rest = value.decode().split(maxsplit=2)
         self.set(f"tampering/{low}", f"{host} {port}")
-        return f"127.0.0.1 {self.ports[low]} {streams}".encode()
+        return f"127.0.0.1 {self.ports[low]} {rest}".encode()

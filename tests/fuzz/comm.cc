@@ -246,7 +246,8 @@ FUZZ_TARGET(tcp_endpoint) {
   check_endpoint(raw.rest());
   const char* const host = input.up_to(1) ? "10.0.0.1" : "fd00::1:2";
   const int port = 1 + input.number<uint16_t>() % 65535;
-  const comm::TcpEndpoint endpoint{*transport::SocketAddress::parse(host, port), 1 + input.up_to(63)};
+  const comm::TcpEndpoint endpoint{*transport::SocketAddress::parse(host, port), 1 + input.up_to(63),
+                                   input.number<uint16_t>()};
   const std::string text = comm::to_text(endpoint);
   const auto copy = comm::tcp_endpoint_from_text(text);
   require(copy && comm::to_text(*copy) == text, "an endpoint is read");

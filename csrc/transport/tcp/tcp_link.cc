@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "transport/tcp/tcp_socket.h"
 
 namespace ringdp::transport {
 namespace {
@@ -21,6 +22,7 @@ bool is_loss(int code) {
 TcpLink::TcpLink(Socket socket, int peer_rank, std::string peer_address, Options options)
     : socket_(std::move(socket)), rank_(options.rank), peer_rank_(peer_rank), peer_address_(std::move(peer_address)) {
   if (options.sharing > 0) window_.emplace(socket_.get(), options.sharing);
+  if (options.most_unsent > 0) limit_unsent(socket_.get(), options.most_unsent);
   if (options.checked) checked_ = std::make_unique<Checked>();
 }
 
@@ -129,43 +131,6 @@ void TcpLink::lose(const std::string& how) const {
               "the TCP link to rank " + std::to_string(peer_rank_) + " at " + peer_address_ + " broke: " + how +
                   "; its process has ended or its host cannot be reached, look at that rank's own output first",
               peer_rank_);
-}
-
-StripedLink::StripedLink(std::vector<std::unique_ptr<Link>> streams) : streams_(std::move(streams)) {}
-
-void StripedLink::count(Turn& turn, size_t bytes) const {
-  turn.done += bytes;
-  if (turn.done < kStripeBytes) return;
-  turn = {(turn.stream + 1) % streams_.size(), 0};
-}
-
-size_t StripedLink::try_send(const void* bytes, size_t size) {
-  size_t sent = 0;
-  while (sent < size) {
-    const auto* from = static_cast<const std::byte*>(bytes) + sent;
-    const size_t n = streams_[out_.stream]->try_send(from, left(out_, size - sent));
-    if (n == 0) break;
-    count(out_, n);
-    sent += n;
-  }
-  return sent;
-}
-
-size_t StripedLink::try_recv(void* bytes, size_t size) {
-  size_t received = 0;
-  while (received < size) {
-    auto* to = static_cast<std::byte*>(bytes) + received;
-    const size_t n = streams_[in_.stream]->try_recv(to, left(in_, size - received));
-    if (n == 0) break;
-    count(in_, n);
-    received += n;
-  }
-  return received;
-}
-
-void StripedLink::add_polls(short events, std::vector<pollfd>& polls) const {
-  if (events & POLLIN) streams_[in_.stream]->add_polls(POLLIN, polls);
-  if (events & POLLOUT) streams_[out_.stream]->add_polls(POLLOUT, polls);
 }
 
 }  // namespace ringdp::transport

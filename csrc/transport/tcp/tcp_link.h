@@ -1,6 +1,5 @@
-// Links over TCP, with one connection or several.
+// A link over one TCP connection.
 #pragma once
-#include <algorithm>
 #include <array>
 #include <memory>
 #include <optional>
@@ -19,9 +18,10 @@ namespace ringdp::transport {
 class TcpLink : public Link {
  public:
   struct Options {
-    int sharing = 0;       // connections of this rank that share the network, for SendWindow; 0: on one host
-    bool checked = false;  // bytes travel in records (record.h); the same at both ends
-    int rank = -1;         // this rank, for messages
+    int sharing = 0;         // connections of this rank that share the network, for SendWindow; 0: on one host
+    bool checked = false;    // bytes travel in records (record.h); the same at both ends
+    int rank = -1;           // this rank, for messages
+    size_t most_unsent = 0;  // bytes that are kept back once so many wait to be sent; 0: what the buffer holds
   };
 
   // `peer_address` is for messages. Not `checked` under TLS, which authenticates every byte itself.
@@ -57,33 +57,6 @@ class TcpLink : public Link {
   std::string peer_address_;
   std::optional<SendWindow> window_;  // across hosts
   std::unique_ptr<Checked> checked_;
-};
-
-// Distributes bytes over several links, its streams, in stripes of a fixed length and without headers: both sides use
-// the streams in the same order. A broken stream breaks the link when its turn comes. A stripe must fit into a stream's
-// send buffer, or only one stream at a time would be busy; the smallest buffer of send_window.h holds more than one.
-constexpr size_t kStripeBytes = 64 << 10;
-
-class StripedLink : public Link {
- public:
-  explicit StripedLink(std::vector<std::unique_ptr<Link>> streams);  // at least one
-
-  size_t try_send(const void* bytes, size_t size) override;
-  size_t try_recv(void* bytes, size_t size) override;
-  // Only the stream whose turn it is: no other can move before it.
-  void add_polls(short events, std::vector<pollfd>& polls) const override;
-  const char* kind() const override { return streams_.front()->kind(); }
-
- private:
-  struct Turn {
-    size_t stream = 0;
-    size_t done = 0;  // bytes of the current stripe
-  };
-  size_t left(const Turn& turn, size_t wanted) const { return std::min(kStripeBytes - turn.done, wanted); }
-  void count(Turn& turn, size_t bytes) const;
-
-  const std::vector<std::unique_ptr<Link>> streams_;
-  Turn out_, in_;
 };
 
 }  // namespace ringdp::transport

@@ -101,4 +101,6 @@ void leave_send_buffer_to_kernel(int fd) {
   ::setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &most, sizeof most);
 }
 
+void limit_unsent(int fd, size_t bytes) { set_option(fd, IPPROTO_TCP, TCP_NOTSENT_LOWAT, static_cast<int>(bytes)); }
+
 }  // namespace ringdp::transport

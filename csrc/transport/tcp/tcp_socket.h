@@ -1,5 +1,6 @@
 // TCP sockets: listening, connecting, and options. All are non-blocking and close-on-exec.
 #pragma once
+#include <cstddef>
 #include <cstdint>
 
 #include "base/unique_fd.h"
@@ -37,5 +38,9 @@ void pin_send_buffer(int fd, int bytes);
 
 // Undoes pin_send_buffer(); before Linux 5.16, where that is impossible, sets the largest size.
 void leave_send_buffer_to_kernel(int fd);
+
+// The socket takes no more, and poll(2) does not report it as writable, while so many bytes wait to be sent; what is on
+// its way is not limited. Best effort.
+void limit_unsent(int fd, size_t bytes);
 
 }  // namespace ringdp::transport

@@ -31,7 +31,7 @@ Settings over_loopback() {
 }
 
 TcpExchange connect_all(const Session& session, const std::vector<int>& peers, bool one_host) {
-  const TcpDoor door = TcpDoor::open(session.settings, one_host);
+  const TcpDoor door = TcpDoor::open(session.settings, one_host, session.store_exchange.round_trip());
   return exchange_tcp(session, door, exchange_endpoints(session, door.endpoint, peers));
 }
 
@@ -116,6 +116,52 @@ TEST(TcpExchange, LoopbackHasNoSpeedAndGetsOneStream) {
   });
 }
 
+TcpEndpoint endpoint_of(const char* host, int streams, int store_ms) {
+  return {*transport::SocketAddress::parse(host, 80), streams, store_ms};
+}
+
+TEST(TcpExchange, RanksThatAreFarApartHaveSeveralStreams) {
+  struct Case {
+    int64_t setting;
+    TcpEndpoint a, b;
+    int count;
+    const char* why;
+  };
+  const char *const here = "10.0.0.1", *const there = "10.0.0.2";
+  for (const auto& [setting, a, b, count, why] : {
+           Case{0, endpoint_of(here, 1, 0), endpoint_of(there, 1, 9), 1, ""},
+           Case{0, endpoint_of(here, 1, 5), endpoint_of(there, 1, 5), 4, "4 streams, 10 ms apart by way of the store"},
+           Case{0, endpoint_of(here, 1, 0), endpoint_of(there, 8, 52), 4, "4 streams, 52 ms apart by way of the store"},
+           Case{0, endpoint_of(here, 8, 30), endpoint_of(there, 8, 30), 8, "8 streams for the speed of the interface"},
+           Case{0, endpoint_of(here, 1, 30), endpoint_of(here, 1, 30), 1, ""},
+           Case{1, endpoint_of(here, 1, 30), endpoint_of(there, 1, 30), 1, ""},
+           Case{5, endpoint_of(here, 5, 30), endpoint_of(there, 2, 30), 2, "2 streams (tcp_streams)"},
+           Case{0, endpoint_of(here, 1, 2147483647), endpoint_of(there, 1, 2147483647), 4, "4294967294 ms"},
+       }) {
+    Settings settings;
+    settings.tcp_streams = setting;
+    for (const auto& [one, other] : {std::pair(a, b), std::pair(b, a)}) {
+      const Streams streams = streams_between(settings, 2, one, other);
+      EXPECT_EQ(streams.count, count);
+      EXPECT_NE(streams.why.find(why), std::string::npos) << streams.why;
+      EXPECT_EQ(streams.why.empty(), count == 1);
+      EXPECT_EQ(streams_between(settings, 3, one, other).count, std::min(a.streams, b.streams));
+      EXPECT_EQ(streams.far, a.store_ms + int64_t{b.store_ms} >= 10 && a.address.host() != b.address.host());
+    }
+  }
+}
+
+// A door that is opened again says the shorter round trip, since its own is that of one request.
+TEST(TcpDoor, SaysHowFarTheStoreIs) {
+  using std::chrono::milliseconds;
+  const Settings settings = over_loopback();
+  EXPECT_EQ(TcpDoor::open(settings, true, std::chrono::microseconds(51'600)).endpoint.store_ms, 52);
+  EXPECT_EQ(TcpDoor::open(settings, false, milliseconds(20)).endpoint.store_ms, 20);
+  EXPECT_EQ(TcpDoor::reopened(settings, milliseconds(7))->endpoint.store_ms, 7);
+  EXPECT_EQ(TcpDoor::reopened(settings, milliseconds(70))->endpoint.store_ms, 20);
+  EXPECT_EQ(TcpDoor::open(settings, false, std::chrono::nanoseconds::max()).endpoint.store_ms, 60'000);
+}
+
 // Its first connection is reset once it has been let in.
 TEST(TcpExchange, APeerThatIsGoneAfterItsHelloIsLost) {
   MemoryStore store;
@@ -128,8 +174,8 @@ TEST(TcpExchange, APeerThatIsGoneAfterItsHelloIsLost) {
       return;
     }
     const UniqueFd own = transport::listen_on(*transport::SocketAddress::parse("127.0.0.1", 0));
-    store_exchange.publish("address",
-                           "127.0.0.1 " + std::to_string(transport::SocketAddress::bound_to(own.get()).port()) + " 1");
+    store_exchange.publish(
+        "address", "127.0.0.1 " + std::to_string(transport::SocketAddress::bound_to(own.get()).port()) + " 1 0");
     const std::string zero = store_exchange.gather("address", {0}).front();
     const size_t space = zero.find(' ');
     const auto address = transport::SocketAddress::parse(zero.substr(0, space), std::stoi(zero.substr(space + 1)));
@@ -156,8 +202,8 @@ TEST(TcpExchange, APeerThatIsGoneAfterItsHelloIsLost) {
 
 TEST(TcpExchange, AMalformedAddressNamesRankAndKey) {
   for (const char* bad :
-       {"", "127.0.0.1", "127.0.0.1 ", "127.0.0.1 80", "127.0.0.1 80 ", "127.0.0.1 0 1", "127.0.0.1 70000 1",
-        "localhost 80 1", "1.2.3.4 5x 1", "1.2.3.4 80 0", "1.2.3.4 80 65", "1.2.3.4 80 1x"}) {
+       {"", "127.0.0.1", "127.0.0.1 ", "127.0.0.1 80", "127.0.0.1 80 1", "127.0.0.1 0 1 0", "127.0.0.1 70000 1 0",
+        "localhost 80 1 0", "1.2.3.4 5x 1 0", "1.2.3.4 80 0 0", "1.2.3.4 80 65 0", "1.2.3.4 80 1 x"}) {
     MemoryStore store;
     const Settings settings = over_loopback();
     StoreExchange zero(store, 0, 2, Deadline::never()), one(store, 1, 2, Deadline::never());
@@ -176,8 +222,10 @@ TEST(TcpExchange, ARankWhereNobodyListensIsNamedAtTheDeadline) {
   MemoryStore store;
   const Settings settings = over_loopback();
   StoreExchange one(store, 1, 2, soon());
-  const TcpDoor door = TcpDoor::open(settings, true);
-  const std::map<int, TcpEndpoint> endpoints{{0, TcpDoor::open(settings, true).endpoint}};  // which closes at once
+  const auto at_once = std::chrono::nanoseconds(0);
+  const TcpDoor door = TcpDoor::open(settings, true, at_once);
+  const std::map<int, TcpEndpoint> endpoints{
+      {0, TcpDoor::open(settings, true, at_once).endpoint}};  // which closes at once
   try {
     exchange_tcp(session_of(one, settings), door, endpoints);
     FAIL() << "nobody listens";
@@ -370,7 +418,7 @@ Error error_of_guest(const std::string& said, const Settings& settings) {
   const Session guest = session_of(one, settings, tls);
   const UniqueFd listener = transport::listen_on(*transport::SocketAddress::parse("127.0.0.1", 0));
   const int port = transport::SocketAddress::bound_to(listener.get()).port();
-  zero.publish("address", "127.0.0.1 " + std::to_string(port) + " 1");
+  zero.publish("address", "127.0.0.1 " + std::to_string(port) + " 1 0");
   std::vector<UniqueFd> accepted;
   std::thread host([&] {
     pollfd entry{listener.get(), POLLIN, 0};

@@ -24,7 +24,7 @@ TEST(PeerInfo, SurvivesTheStore) {
     info.thresholds.direct_bytes += with_socket;
     info.heap_bytes = with_socket ? int64_t{1} << 40 : 0;
     if (with_socket) info.secret = Secret::random();
-    if (with_socket) info.endpoint = tcp_endpoint_from_text("10.0.0.1 4711 4");
+    if (with_socket) info.endpoint = tcp_endpoint_from_text("10.0.0.1 4711 4 52");
     const auto copy = peer_info_from_text(to_text(info));
     ASSERT_TRUE(copy);
     EXPECT_EQ(to_line(copy->identity), to_line(info.identity));
@@ -40,6 +40,7 @@ TEST(PeerInfo, SurvivesTheStore) {
     EXPECT_EQ(copy->secret->token, info.secret->token);
     EXPECT_EQ(copy->endpoint->address.text(), "10.0.0.1:4711");
     EXPECT_EQ(copy->endpoint->streams, 4);
+    EXPECT_EQ(copy->endpoint->store_ms, 52);
   }
 }
 
@@ -63,7 +64,8 @@ TEST(PeerInfo, MalformedTextIsRefused) {
                                  line + "\n-\n-\n-\n0\ntree_bytes=1\n" + info.settings,
                                  line + "\n-\n" + std::string(80, 'g') + "\n-\n0\n" + limits + info.settings,
                                  line + "\n-\n" + std::string(82, 'a') + "\n-\n0\n" + limits + info.settings,
-                                 line + "\n-\n-\n10.0.0.1 0 1\n0\n" + limits + info.settings,
+                                 line + "\n-\n-\n10.0.0.1 0 1 0\n0\n" + limits + info.settings,
+                                 line + "\n-\n-\n10.0.0.1 4711 1\n0\n" + limits + info.settings,
                                  "x" + good,
                                  to_text(foreign_socket),
                                  untitled,
@@ -110,7 +112,7 @@ TEST(PeerInfo, SettingsThatMustAgreeChangeTheText) {
 }
 
 TEST(TcpEndpoint, SurvivesTheStore) {
-  for (const char* text : {"10.0.0.1 4711 4", "fd00::1 65535 64", "127.0.0.1 1 1"}) {
+  for (const char* text : {"10.0.0.1 4711 4 0", "fd00::1 65535 64 60000", "127.0.0.1 1 1 52"}) {
     const auto offer = tcp_endpoint_from_text(text);
     ASSERT_TRUE(offer) << text;
     EXPECT_EQ(to_text(*offer), text);
@@ -119,11 +121,15 @@ TEST(TcpEndpoint, SurvivesTheStore) {
 
 TEST(TcpEndpoint, WhatNoRankWritesIsRefused) {
   for (const char* text :
-       {"", "10.0.0.1", "10.0.0.1 4711", "10.0.0.1 4711 0", "10.0.0.1 4711 65", "10.0.0.1 0 4", "10.0.0.1 65536 4",
-        "a.host 4711 4", "10.0.0.1 4711 4 ", "10.0.0.1 04711 4", "10.0.0.1 4711 04", "fd00:0::1 1 1"}) {
+       {"", "10.0.0.1", "10.0.0.1 4711", "10.0.0.1 4711 0 0", "10.0.0.1 4711 65 0", "10.0.0.1 0 4 0",
+        "10.0.0.1 65536 4 0", "a.host 4711 4 0", "10.0.0.1 4711 4 0 ", "10.0.0.1 04711 4 0", "10.0.0.1 4711 04 0",
+        "10.0.0.1 4711 4 00", "10.0.0.1 4711 4 -1", "10.0.0.1 4711 4 x", "10.0.0.1 4711 4 1 1", "fd00:0::1 1 1 0"}) {
     EXPECT_FALSE(tcp_endpoint_from_text(text)) << text;
   }
 }
+
+// As releases with protocol 8 wrote it.
+TEST(TcpEndpoint, WithoutARoundTripIsOfAnotherRelease) { EXPECT_FALSE(tcp_endpoint_from_text("10.0.0.1 4711 4")); }
 
 transport::HostIdentity process() {
   transport::HostIdentity identity;

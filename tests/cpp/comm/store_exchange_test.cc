@@ -72,6 +72,27 @@ TEST(StoreExchange, TheStoreMayBeFarAway) {
   });
 }
 
+// Of which the first request is slow, as a store may be that is just starting.
+class RemoteStore : public DistantStore {
+ public:
+  int64_t add(const std::string& key, int64_t amount) override {
+    std::this_thread::sleep_for(std::chrono::milliseconds(400));
+    return MemoryStore::add(key, amount);
+  }
+};
+
+TEST(StoreExchange, KnowsItsFastestRoundTrip) {
+  using std::chrono::milliseconds;
+  RemoteStore store;
+  StoreExchange store_exchange(store, 0, 1, Deadline::never());
+  EXPECT_GE(store_exchange.round_trip(), milliseconds(400));
+  store_exchange.publish("verdict", "fine");
+  const auto begun = Deadline::Clock::now();
+  store_exchange.gather("verdict", {0});
+  EXPECT_GE(store_exchange.round_trip(), milliseconds(40));
+  EXPECT_LE(store_exchange.round_trip(), Deadline::Clock::now() - begun);
+}
+
 TEST(StoreExchange, TheDeadlineNamesWhoIsMissing) {
   MemoryStore store;
   StoreExchange one(store, 1, 4, in_ms(20)), zero(store, 0, 4, in_ms(20));
