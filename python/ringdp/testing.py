@@ -205,7 +205,7 @@ def one_process_local(
     fragments: int = 1,
     delay: int = 0,
     alpha: float = 0.0,
-    compress: Literal["int8", "int4", "topk"] | None = None,
+    compress: Literal["int8", "int4", "topk", "topk-2bit"] | None = None,
     seed: int = 0,
 ) -> LocalRun:
     """The definition of `ringdp.DiLoCo`, whose arguments these are: one process with a copy of the model per worker.
@@ -311,7 +311,8 @@ def _sent(values: Tensor, lost: Tensor, compress: str | None, workers: int = 1) 
     if compress is None:
         return values
     wanted = values + lost
-    arrives = torch.cat([_coded(block, compress, workers) for block in wanted.split(256)])
+    blocks = wanted.split(4096 if compress == "topk-2bit" else 256)
+    arrives = torch.cat([_coded(block, compress, workers) for block in blocks])
     lost.copy_((wanted - arrives).nan_to_num(0.0, 0.0, 0.0))  # nothing is owed of what is not finite
     return arrives
 
@@ -319,10 +320,9 @@ def _sent(values: Tensor, lost: Tensor, compress: str | None, workers: int = 1) 
 def _coded(block: Tensor, compress: str, workers: int) -> Tensor:
     """A block as its codes give it back."""
     if compress == "topk":
-        order = sorted(range(len(block)), key=lambda place: (-float(block[place].abs().nan_to_num(math.inf)), place))
-        largest = torch.zeros(len(block), dtype=torch.bool)
-        largest[order[: 4 * workers]] = True
-        return torch.where(largest, block.bfloat16().float(), 0.0)
+        return torch.where(_largest(block, 4 * workers), block.bfloat16().float(), 0.0)
+    if compress == "topk-2bit":
+        return _in_two_bits(torch.cat([block, torch.zeros(4096 - len(block))]), 64 * workers)[: len(block)]
     most = {"int8": 127, "int4": 7}[compress]
     if not block.isfinite().all():
         return torch.full_like(block, math.nan)
@@ -333,6 +333,37 @@ def _coded(block: Tensor, compress: str, workers: int) -> Tensor:
     if torch.equal((block / power).round(), block / power):
         scale = power
     return ((block / scale).round() + 0.0) * scale  # + 0.0: codes have no -0.0
+
+
+def _largest(block: Tensor, kept: int) -> Tensor:
+    """Which elements are so many largest ones, of equal ones the first; NaN is as large as an infinity."""
+    sizes = block.abs().nan_to_num(math.inf, math.inf).tolist()
+    order = sorted(range(len(block)), key=lambda place: -sizes[place])
+    largest = torch.zeros(len(block), dtype=torch.bool)
+    largest[order[:kept]] = True
+    return largest
+
+
+def _in_two_bits(block: Tensor, kept: int) -> Tensor:
+    """The largest elements with their signs, and as size the mean of those above the mean of all, or of the others."""
+    largest = _largest(block, kept)
+    sizes = block[largest].abs()
+    middle = _by_halves(sizes) / len(sizes) if sizes.all() else torch.tensor(0.0)
+    found = torch.zeros(len(block))
+    for chosen in (sizes > middle, ~(sizes > middle)):
+        size = (_by_halves(torch.where(chosen, sizes, 0.0)) / max(1, int(chosen.sum()))).bfloat16().float()
+        if not size.isfinite():
+            return torch.full_like(block, math.nan)
+        found[largest] = torch.where(chosen, block[largest].sign() * size, found[largest])
+    return found
+
+
+def _by_halves(values: Tensor) -> Tensor:
+    """Their sum: the first half of a power of two of them, with zeros at the end, plus the second one, and so on."""
+    values = torch.cat([values, torch.zeros((1 << (len(values) - 1).bit_length()) - len(values))])
+    while len(values) > 1:
+        values = values[: len(values) // 2] + values[len(values) // 2 :]
+    return values[0]
 
 
 def _step_all(optimizers: Iterable[Optimizer]) -> None:

@@ -10,6 +10,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from ranks import HERE
+from ringdp.compress.codec import NAMES
 from ringdp.ddp.wrapper import DistributedDataParallel as Exact
 from ringdp.elastic import leaf
 from ringdp.testing import one_process, one_process_local, parameters_hash
@@ -372,7 +373,7 @@ def test_steps_alone_are_streaming_diloco_by_hand():
 def test_codes_lose_nothing_but_time():
     """What arrived and what is owed is what was walked; without codes it is the same but for rounding."""
     runs = {}
-    for compress in (None, "int8", "int4", "topk"):
+    for compress in NAMES:
         model = make()[0]
         run = one_process_local(
             model,
@@ -382,7 +383,7 @@ def test_codes_lose_nothing_but_time():
         )  # fmt: skip
         runs[compress] = torch.cat([value.flatten() for value in run.outer.values()])
     moved = {name: float((value - runs[None]).norm()) for name, value in runs.items()}
-    assert 0 < moved["int8"] < moved["int4"] < moved["topk"]
+    assert 0 < moved["int8"] < moved["int4"] < min(moved["topk"], moved["topk-2bit"])
 
 
 def test_steps_alone_need_arguments_that_a_diloco_takes():

@@ -17,7 +17,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from ringdp.compress.codec import FLOAT32, Codecs, Float32
+from ringdp.compress.codec import FLOAT32, Codecs
 from ringdp.compress.exchange import Allotment, Exchange, Shards, sum_in_order
 from ringdp.compress.methods import Codes, Fixed, PowerSGD, TopK
 
@@ -148,7 +148,7 @@ class CodedMeans:
         ranks = 1 if group is None else group.size()
         codecs = method.codecs(ranks)
         self._place, self._feedback = _Place(group, codecs), method.feedback
-        self._whole = _Place(group, Codecs(Float32(codecs.block), Float32(codecs.block)))
+        self._whole = _Place(group, codecs.exact)
         self.owed, self.factors = Owed(), {}
 
     @property

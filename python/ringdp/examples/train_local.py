@@ -22,6 +22,7 @@ from torch import Tensor, nn
 
 import ringdp
 from ringdp.cli.arguments import positive
+from ringdp.compress.codec import NAMES
 from ringdp.elastic import Leaves
 from ringdp.examples import launch
 from ringdp.examples.gpt import GPT, Shape, Windows, check_same_text, next_token_loss, read_corpus
@@ -141,7 +142,7 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--every", type=positive(int), default=10, metavar="H", help="steps alone (default %(default)s)")
     made.add_argument("--fragments", type=positive(int), default=1, metavar="P", help="(default %(default)s)")
     made.add_argument("--delay", type=int, default=0, metavar="D", help="steps on the way (default %(default)s)")
-    made.add_argument("--compress", choices=("int8", "int4", "topk"), help="codes instead of float32")
+    made.add_argument("--compress", choices=NAMES[1:], help="codes instead of float32")
     return made
 
 

@@ -57,8 +57,9 @@ class DiLoCo:
     fragments, delay, alpha: Streaming DiLoCo (arXiv 2501.18512): parameters meet in so many parts, one after the other
         (`schedule`); what they have walked is summed while `delay` more steps are made; what arrives is mixed with
         alpha times a worker's own values.
-    compress: "int8", "int4", or "topk" for the largest 1.6 % of what workers have walked: codes travel, in both
-        directions, with error feedback at both ends. Synchronous steps send float32.
+    compress: "int8", "int4", or for the largest 1.6 % of what workers have walked "topk" and "topk-2bit" (SparseLoCo,
+        arXiv 2508.15706): codes travel, in both directions, with error feedback at both ends. Synchronous steps send
+        float32.
     group: default: the default group, or this process alone where there is none.
     seed: of the random numbers in worker blocks.
 

@@ -9,7 +9,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from ringdp.compress.codec import FLOAT32, codecs_of
+from ringdp.compress.codec import codecs_of
 from ringdp.compress.exchange import Allotment, Arrived, Exchange
 from ringdp.ddp.agreement import Comparison
 from ringdp.local.fragments import Fragment
@@ -60,13 +60,13 @@ class Meetings:
         """workers: of this rank; all begin with the same values, which become the outer parameters."""
         self.group, self.options, self.workers, self.fragments = group, options, workers, fragments
         self.rank, ranks = (0, 1) if group is None else (group.rank(), group.size())
-        self.allotment = Allotment(options.workers, ranks)
+        self._codecs = codecs_of(options.compress, options.workers)
+        self.allotment = Allotment(options.workers, ranks, self._codecs.block)
         self.schedule = options.schedule
         self.outer = Outer(fragments, workers.values(workers.in_place))
         self.on_the_way: dict[int, OnTheWay] = {}
         self.steps = 0
         self.faults: list[str] = []
-        self._codecs = codecs_of(options.compress, options.workers)
         sizes = [] if options.compress is None else [fragment.elements for fragment in fragments]
         for worker in workers:
             workers[worker].owed = [torch.zeros(size, device=self.device) for size in sizes]
@@ -160,7 +160,8 @@ class Meetings:
             own = ((number, given[worker][number]) for number in fragment.numbers)
             return fragment.flat({n: torch.full_like(parameters[n], -0.0) if g is None else g for n, g in own})
 
-        return Exchange(self.group, self.allotment, FLOAT32, fragment.elements, gradients, owed={}, owed_means=None)
+        codecs = self._codecs.exact
+        return Exchange(self.group, self.allotment, codecs, fragment.elements, gradients, owed={}, owed_means=None)
 
     def _share_buffers(self) -> None:
         """All workers go on with worker 0's."""

@@ -68,8 +68,8 @@ class Options:
                 raise ValueError(f"DiLoCo: {name}={value!r}, must be {what}")
         if self.compress not in NAMES:
             raise NotImplementedError(
-                f"DiLoCo: compress={self.compress!r}: there are None (float32), 'int8', 'int4' and 'topk'; signs, "
-                "2-bit and fp8 codes are not there"
+                f"DiLoCo: compress={self.compress!r}: there are {', '.join(map(repr, NAMES))}; signs, fp8 codes "
+                "and other shares are not there"
             )
 
     @property

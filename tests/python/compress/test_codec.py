@@ -6,13 +6,24 @@ import math
 
 import pytest
 import torch
-from ringdp.compress.codec import BLOCK, NAMES, Codec, Coded, Float32, TopK, codecs_of, in_blocks
+from ringdp.compress.codec import (
+    BLOCK,
+    NAMES,
+    SPARSE_BLOCK,
+    Codec,
+    Coded,
+    Float32,
+    TopK,
+    TopK2Bit,
+    codecs_of,
+    in_blocks,
+)
 from torch import Tensor
 
 MOST = {"int8": 127, "int4": 7}
 ROUNDED = [Coded("int8"), Coded("int4")]
 SCALED = [*ROUNDED, Coded("fp8")]
-LOSSY = [*SCALED, Coded("sign"), TopK(4), TopK(16)]
+LOSSY = [*SCALED, Coded("sign"), TopK(4), TopK(16), TopK2Bit(64), TopK2Bit(512)]
 
 
 def there_and_back(codec: Codec, blocks: Tensor) -> Tensor:
@@ -57,10 +68,10 @@ def test_blocks_do_not_know_each_other(codec):
     assert not alone[1].any()
 
 
-@pytest.mark.parametrize("codec", SCALED)
+@pytest.mark.parametrize("codec", [*SCALED, TopK2Bit(64)])
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
 def test_a_block_with_a_value_that_is_not_finite_is_nan(codec, value):
-    blocks = torch.randn(2, BLOCK)
+    blocks = torch.randn(2, codec.block)
     blocks[1, 77] = value
     found = there_and_back(codec, blocks)
     assert found[0].isfinite().all() and found[1].isnan().all()
@@ -112,7 +123,35 @@ def test_topk_keeps_the_largest_and_of_equal_ones_the_first(kept):
             assert torch.equal(decoded[place], wanted) or (wanted.isnan() and decoded[place].isnan())
 
 
-@pytest.mark.parametrize("codec", [*ROUNDED, TopK(4)])
+def in_two_bits(block: list[float], kept: int) -> list[float]:
+    """The definition: signs, and the means of those sizes above the mean of all kept and of the others."""
+    order = sorted(range(len(block)), key=lambda place: (-abs(block[place]), place))[:kept]
+    sizes = {place: abs(block[place]) for place in order}
+    middle = 0.0 if 0.0 in sizes.values() else math.fsum(sizes.values()) / kept
+    found = [0.0] * len(block)
+    for large in (False, True):
+        own = [place for place in order if (sizes[place] > middle) == large]
+        size = math.fsum(sizes[place] for place in own) / max(1, len(own))
+        for place in own:
+            found[place] = math.copysign(float(torch.tensor(size).bfloat16()), block[place])
+    return found
+
+
+@pytest.mark.parametrize("kept", [8, 64, 320, 344, 1024, SPARSE_BLOCK])
+def test_two_bits_are_a_sign_and_one_of_two_magnitudes(kept):
+    """Places are listed up to 340 of them."""
+    blocks = torch.randn(5, SPARSE_BLOCK, generator=torch.Generator().manual_seed(kept))
+    blocks[1] = torch.arange(SPARSE_BLOCK) % 4 - 1.5  # many are equal
+    blocks[2, 7:] = 0.0  # fewer are not 0
+    blocks[3, 11] = 3e38  # far above the others
+    blocks[4] = -2.5
+    found = there_and_back(TopK2Bit(kept), blocks)
+    assert found.tolist() == [in_two_bits(block, kept) for block in blocks.tolist()]
+    overflowing = torch.full((1, SPARSE_BLOCK), 3e38)
+    assert there_and_back(TopK2Bit(kept), overflowing).isnan().all()
+
+
+@pytest.mark.parametrize("codec", [*ROUNDED, TopK(4), TopK2Bit(8, 256)])
 def test_what_is_left_out_comes_later(codec):
     """A value far below others of its block arrives on average, and would never without feedback."""
     values = torch.zeros(300)
@@ -127,5 +166,12 @@ def test_what_is_left_out_comes_later(codec):
 
 def test_sizes_of_blocks():
     sizes = {name: tuple(codec.block_bytes for codec in codecs_of(name, 8)) for name in NAMES}
-    assert sizes == {None: (1024, 1024), "int8": (260, 260), "int4": (132, 132), "topk": (12, 96)}
+    assert sizes == {
+        None: (1024, 1024),
+        "int8": (260, 260),
+        "int4": (132, 132),
+        "topk": (12, 96),
+        "topk-2bit": (116, 644),
+    }
     assert codecs_of("topk", 1000).means.block_bytes == 3 * BLOCK
+    assert codecs_of("topk-2bit", 1000).means.block_bytes == 4 + SPARSE_BLOCK // 8 + SPARSE_BLOCK // 4

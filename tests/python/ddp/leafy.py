@@ -45,14 +45,14 @@ class Tied(nn.Module):
 
 
 class Plain(nn.Sequential):
-    def __init__(self) -> None:
-        super().__init__(nn.Linear(6, 33), nn.Tanh(), nn.Linear(33, 3))
+    def __init__(self, width: int = 33) -> None:
+        super().__init__(nn.Linear(6, width), nn.Tanh(), nn.Linear(width, 3))
 
     def forward(self, x: Tensor, leaf: int) -> Tensor:
         return super().forward(x)
 
 
-MODELS = {"branching": Branching, "tied": Tied, "plain": Plain}
+MODELS = {"branching": Branching, "tied": Tied, "plain": Plain, "wide": lambda: Plain(999)}
 
 
 def made(model: str, dtype: str = "float32") -> nn.Module:

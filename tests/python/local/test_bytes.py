@@ -14,6 +14,7 @@ from torch import nn
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 CELLS = ((8, None, 1, 0), (8, "int8", 2, 0), (8, "int4", 2, 3), (7, None, 2, 1), (5, "int8", 1, 2), (6, "topk", 1, 1))
+CELLS += ((5, "topk-2bit", 2, 1), (6, "topk-2bit", 1, 0))  # places of means are listed, or a bit each
 ELEMENTS = 2 * 300 * 400
 
 
@@ -52,9 +53,15 @@ def test_bytes_are_those_of_the_formula(world_of, ranks):
             assert f"{workers} workers on {ranks} rank" in described and f"plays worker{'s' * (own > 1)} " in described
             if compress is not None:
                 # The codes of each worker and of the means, but for its own part, and 32 bytes for each other rank.
-                of_one, of_means = {"int8": (260, 260), "int4": (132, 132), "topk": (12, 12 * workers)}[compress]
-                ideal = ELEMENTS / 256 * (own * of_one + of_means) * (ranks - 1) / ranks
-                assert math.isclose(found, ideal + 32 * fragments * (ranks - 1), rel_tol=0.01)
+                block, of_one, of_means = {
+                    "int8": (256, 260, 260),
+                    "int4": (256, 132, 132),
+                    "topk": (256, 12, 12 * workers),
+                    "topk-2bit": (4096, 4 + 64 * 14 // 8, 4 + min(96 * workers, 512) + 16 * workers),
+                }[compress]
+                blocks = math.ceil(ELEMENTS / fragments / block / ranks) * ranks * fragments
+                ideal = blocks * (own * of_one + of_means) * (ranks - 1) / ranks
+                assert found == ideal + 32 * fragments * (ranks - 1)
             elif workers % ranks == 0 and ranks in (1, 2, 4, 8):
                 ideal = 2 * 4 * ELEMENTS * (ranks - 1) / ranks  # that of an all-reduce
                 assert math.isclose(found, ideal + 32 * fragments * (ranks - 1), rel_tol=0.01)
@@ -72,9 +79,11 @@ def test_workers_are_dealt_out_in_order_and_evenly():
             assert [b for b, _ in nodes] == [0, *(e for _, e in nodes[:-1])] and nodes[-1][1] == workers
 
 
-def test_every_element_has_one_owner():
-    for elements in (1, 255, 256, 257, 2000):
+@pytest.mark.parametrize("block", [256, 4096])
+def test_every_element_has_one_owner(block):
+    for elements in (1, block - 1, block, block + 1, 8 * block - 48):
         for ranks in (1, 2, 3, 7):
-            shards = [Allotment(8, ranks).shard(rank, elements) for rank in range(ranks)]
+            shards = [Allotment(8, ranks, block).shard(rank, elements) for rank in range(ranks)]
+            assert {offset % block for offset, length in shards if length} <= {0}
             covered = [at for offset, length in shards for at in range(offset, offset + length)]
             assert covered == list(range(elements)), HERE

@@ -32,7 +32,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"outer_lr": "0.7"}, "outer_lr='0.7', must be above 0"),
     ({"momentum": 1.0}, "momentum=1.0, must be at least 0 and below 1"),
     ({"alpha": 1.0}, "alpha=1.0, must be at least 0 and below 1, as with 1 nobody would take what arrives"),
-    ({"compress": "sign"}, "compress='sign': there are None (float32), 'int8', 'int4' and 'topk'; signs"),
+    ({"compress": "sign"}, "compress='sign': there are None, 'int8', 'int4', 'topk', 'topk-2bit'; signs"),
     ({"compress": "fp8"}, "compress='fp8'"),
 ]
 

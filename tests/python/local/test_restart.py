@@ -17,7 +17,7 @@ from ringdp.testing import parameters_hash
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 of_one_process = cache(lambda name: expected(CELLS[name]))
-RESTARTED = ("int4, streaming", "streaming, start", "16 bits, int8")
+RESTARTED = ("int4, streaming", "two bits, streaming", "16 bits, int8", "streaming, start")
 
 
 def saved(name: str, folder: str) -> None:
@@ -41,7 +41,7 @@ def resumed(name: str, folder: str, ranks: int) -> list[list[Any]]:
     return found
 
 
-@pytest.mark.parametrize(("name", "before", "after"), [*zip(RESTARTED, (3, 2, 1), (2, 3, 4), strict=True)])
+@pytest.mark.parametrize(("name", "before", "after"), [*zip(RESTARTED, (3, 2, 1, 2), (2, 3, 4, 3), strict=True)])
 def test_a_run_goes_on_from_every_step(world_of, tmp_path, name, before, after):
     world_of(before).run(saved, name, str(tmp_path))
     by_rank = world_of(after).run(resumed, name, str(tmp_path), before)

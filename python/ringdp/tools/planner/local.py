@@ -38,11 +38,12 @@ def local(
         Options(workers, every, fragments=fragments, delay=delay or 0).check(ranks)
     except ValueError as error:
         raise InputError(str(error).removeprefix("DiLoCo: ")) from None
-    allotment, elements = Allotment(workers, ranks), math.ceil(params / fragments)
+    elements = math.ceil(params / fragments)
     ddp = formulas.ring_bytes_per_rank(formulas.gradient_bytes(params, WIRE_BYTES["fp32"]), ranks)
     rows = []
     for name in NAMES:
         codecs = codecs_of(name, workers)
+        allotment = Allotment(workers, ranks, codecs.block)
         fragment = max(allotment.bytes_sent(rank, elements, codecs) for rank in range(ranks))
         per_step = fragments * fragment / every
         way = None if bandwidth is None else formulas.transfer_seconds(fragment, bandwidth)

@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 from ringdp.tools.planner.local import KINDS
 from ringdp.tools.planner.question import Answer, InputError
 
 (LOCAL,) = KINDS
-BYTES = {"none": 4, "int8": 1 + 4 / 256, "int4": 0.5 + 4 / 256, "topk": (12 + 12 * 8) / 2 / 256}  # per element
+near = partial(pytest.approx, rel=1e-3)  # but for padding to whole blocks
+# Per element, the mean of both halves of the way.
+BYTES = {
+    "none": 4,
+    "int8": 1 + 4 / 256,
+    "int4": 0.5 + 4 / 256,
+    "topk": (12 + 12 * 8) / 2 / 256,
+    "topk-2bit": (4 + 96 + 16 + 4 + 512 + 16 * 8) / 2 / 4096,
+}
 
 
 def asked(**given: str) -> Answer:
@@ -21,8 +31,8 @@ def rows(**given: str) -> dict[str, tuple]:
 
 def test_one_worker_on_each_rank_sends_an_all_reduce_of_codes():
     for name, row in rows().items():
-        assert row[1] == pytest.approx(2 * 7 / 8 * BYTES[name] * 128e6 / 100)
-        assert row[2] == pytest.approx(BYTES[name] / 4 / 100)
+        assert row[1] == near(2 * 7 / 8 * BYTES[name] * 128e6 / 100)
+        assert row[2] == near(BYTES[name] / 4 / 100)
         assert row[3:] == (None,) * 5
     assert asked()["bytes_per_step_int8"] == rows()["int8"][1]
 
@@ -30,10 +40,10 @@ def test_one_worker_on_each_rank_sends_an_all_reduce_of_codes():
 def test_several_workers_on_each_rank():
     """Whole subtrees are one sum in float32; codes are one each, and the mean."""
     for name, row in rows(ranks="2").items():
-        if name == "topk":
+        if name.startswith("topk"):
             continue
         sent = 2 if name == "none" else 4 + 1
-        assert row[1] == pytest.approx(sent * 1 / 2 * BYTES[name] * 128e6 / 100)
+        assert row[1] == near(sent * 1 / 2 * BYTES[name] * 128e6 / 100)
 
 
 def test_alone_nothing_is_sent():
@@ -44,9 +54,9 @@ def test_rates_and_times():
     found = rows(fragments="4", delay="10", bandwidth="10MB/s", step_seconds="2s")
     for name, row in found.items():
         fragment = 2 * 7 / 8 * BYTES[name] * 32e6
-        assert row[3] == pytest.approx(4 * fragment / 100 / 2)
-        assert row[4] == pytest.approx(fragment / (10 * 2))
-        assert row[5] == pytest.approx(fragment / 10e6)
+        assert row[3] == near(4 * fragment / 100 / 2)
+        assert row[4] == near(fragment / (10 * 2))
+        assert row[5] == near(fragment / 10e6)
         least_delay, least_every = row[6], row[7]
         assert least_delay * 2 >= row[5] > (least_delay - 1) * 2
         # In so many steps all fragments pass the link, and in one less they do not, or none could be that late.
@@ -56,7 +66,7 @@ def test_rates_and_times():
 
 def test_advice():
     said = " ".join(asked(delay="3", bandwidth="10MB/s", step_seconds="5s").advice)
-    assert "delay=3 hides the way with compress int4, topk" in said
+    assert "delay=3 hides the way with compress int4, topk, topk-2bit" in said
     said = " ".join(asked(delay="1", bandwidth="1MB/s", step_seconds="1s").advice)
     assert "delay=1 hides the way with compress of none of these" in said
     assert "ranks wait while a fragment is on its way" in " ".join(asked().advice)
