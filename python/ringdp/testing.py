@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import copy
 import ctypes
+import functools
 import hashlib
 import math
 import operator
@@ -174,7 +175,7 @@ class LocalRun:
 
     models, optimizers: of each worker. outer, momentum: float32, by parameter. owed: what codes have left out, flat, by
     fragment; of each worker, and at the end of the means. on_the_way: means, flat, of fragments that have not arrived.
-    losses: of each step, the mean over workers.
+    losses: of each step, the mean over workers; of a log, of each of its outer steps, over all steps that are in it.
     """
 
     models: list[nn.Module]
@@ -196,7 +197,7 @@ def one_process_local(
     loss_of: Callable[[nn.Module, int, int], Tensor],
     *,
     workers: int,
-    steps: int,
+    steps: int | Sequence[int] | None = None,
     every: int,
     outer_lr: float = 0.7,
     momentum: float = 0.9,
@@ -206,18 +207,31 @@ def one_process_local(
     delay: int = 0,
     alpha: float = 0.0,
     compress: Literal["int8", "int4", "topk", "topk-2bit"] | None = None,
+    log: Sequence[Sequence[tuple[int, int]]] | None = None,
     seed: int = 0,
 ) -> LocalRun:
     """The definition of `ringdp.DiLoCo`, whose arguments these are: one process with a copy of the model per worker.
 
     loss_of(model, worker, step): the scalar on which that worker calls backward(); it runs inside ringdp.leaf. model
     ends with the outer parameters and worker 0's buffers. Raises what DiLoCo does on bad arguments.
+    log: `local.log` of a run with quorum=, which is replayed. steps: then how many each worker has made in that run;
+        default: those of its rounds in the log.
     """
-    Options(workers, every, outer_lr, momentum, nesterov, start, fragments, delay, alpha, compress, seed).check(1)
+    quorum = {} if log is None else {"quorum": 1, "rounds": max(1, len(log))}
+    given = (workers, every, outer_lr, momentum, nesterov, start, fragments, delay, alpha, compress, seed)
+    Options(*given, **quorum).check(1)
+    if log is None and not isinstance(steps, int):
+        raise ValueError(f"one_process_local: steps={steps!r}, must be a whole number without log=")
     with _one_thread():
         run = _begun(model, inner, workers, parts := _fragments(model, fragments))
-        for step in range(steps):
-            run.losses.append(sum(_pass(run, loss_of, worker, step, seed) for worker in range(workers)) / workers)
+        make_pass = functools.partial(_pass, run, loss_of, seed=seed)
+        outside = functools.partial(_step_outside, run, outer_lr, momentum, nesterov and momentum > 0)
+        if log is not None:
+            _replay(
+                run, log, steps, every, make_pass, lambda begun: outside(_mean_walked(run, 0, begun, compress), *parts)
+            )
+        for step in range(steps if log is None else 0):
+            run.losses.append(sum(make_pass(worker, step) for worker in range(workers)) / workers)
             alone = step + 1 - start  # steps that workers have made alone
             if alone > 0:
                 for optimizers in run.optimizers:
@@ -227,9 +241,10 @@ def one_process_local(
             for number, part in enumerate(parts):
                 place = (number + 1) * every // fragments % every  # of its leaving, among `every` steps
                 if alone > 0 and alone % every == place:
-                    run.on_the_way[number] = _mean_walked(run, number, part, compress)
+                    begun = {worker: {name: run.outer[name] for name in part} for worker in range(workers)}
+                    run.on_the_way[number] = _mean_walked(run, number, begun, compress)
                 if alone > delay and (alone - delay) % every == place:
-                    _step_outside(run, part, run.on_the_way.pop(number), outer_lr, momentum, nesterov and momentum > 0)
+                    outside(run.on_the_way.pop(number), part)
                     for worker in range(workers):
                         _take(run.trained(worker), run.outer, part, alpha)
             if alone <= 0 or alone % every == 0:
@@ -238,6 +253,55 @@ def one_process_local(
         _take(dict(model.named_parameters()), run.outer, list(run.outer), 0.0)
         _set_buffers(model, list(run.models[0].buffers()))
     return run
+
+
+def _replay(
+    run: LocalRun,
+    log: Sequence[Sequence[tuple[int, int]]],
+    steps: int | Sequence[int] | None,
+    every: int,
+    make_pass: Callable[[int, int], float],
+    step_outside: Callable[[Mapping[int, Gradients]], None],
+) -> None:
+    """Each outer step takes what workers have walked in a round; they go on from there, others do not know of it."""
+    made, begun = [0] * len(run.models), [dict(run.outer)] * len(run.models)
+
+    def walk(worker: int, total: int) -> list[float]:
+        losses = []
+        for step in range(made[worker], total):
+            losses.append(make_pass(worker, step))
+            _step_all(run.optimizers[worker])
+        made[worker] = total
+        return losses
+
+    for number, taken in enumerate(log):
+        if not taken:
+            raise ValueError(f"one_process_local: log: outer step {number} takes nothing: must be of a worker at least")
+        for place, (worker, round_) in enumerate(taken):
+            twice = worker in [other for other, _ in taken[:place]]
+            if twice or not 0 <= worker < len(made) or round_ * every != made[worker]:
+                raise ValueError(
+                    f"one_process_local: log: outer step {number} takes round {round_} of worker {worker}: must be the "
+                    f"next round of one of {counted(len(made), 'worker')}"
+                )
+        losses = [loss for worker, round_ in taken for loss in walk(worker, (round_ + 1) * every)]
+        run.losses.append(sum(losses) / len(losses))
+        step_outside({worker: begun[worker] for worker, _ in sorted(taken)})
+        for worker, _ in taken:
+            _take(run.trained(worker), run.outer, list(run.outer), 0.0)
+            begun[worker] = dict(run.outer)
+    totals = made if steps is None else steps
+    if (
+        isinstance(totals, int)
+        or len(totals) != len(made)
+        or not all(0 <= total - own <= every for total, own in zip(totals, made, strict=True))
+    ):
+        raise ValueError(
+            f"one_process_local: steps={steps!r} with log=: must be of each of {counted(len(made), 'worker')}, at most "
+            f"a round of {every} more than {made}, which are in the log"
+        )
+    for worker, total in enumerate(totals):
+        walk(worker, total)
 
 
 def _begun(model: nn.Module, inner: Callable[..., Any], workers: int, parts: Sequence[Sequence[str]]) -> LocalRun:
@@ -264,20 +328,20 @@ def _pass(run: LocalRun, loss_of: Callable[..., Tensor], worker: int, step: int,
     return float(loss.detach())
 
 
-def _mean_walked(run: LocalRun, number: int, part: Sequence[str], compress: str | None) -> Tensor:
-    """Of a fragment that leaves: from the outer parameters, as workers were given them, to their own."""
+def _mean_walked(run: LocalRun, number: int, begun: Mapping[int, Gradients], compress: str | None) -> Tensor:
+    """Of a fragment that leaves: from the outer parameters with which these workers have begun, to their own."""
     workers, sent = len(run.models), []
-    for worker in range(workers):
+    for worker, outer in begun.items():
         own = run.trained(worker)
-        ways = [run.outer[name].to(own[name].dtype).float() - own[name].detach().float() for name in part]
+        ways = [outer[name].to(own[name].dtype).float() - own[name].detach().float() for name in outer]
         sent.append(_sent(torch.cat([way.flatten() for way in ways]), run.owed[worker][number], compress))
-    mean = _tree(sent, operator.add) / workers
+    mean = _tree(sent, operator.add) / len(sent)
     mean[mean.isnan()] = math.nan
     return _sent(mean, run.owed[workers][number], compress, workers)
 
 
 def _step_outside(
-    run: LocalRun, part: Sequence[str], mean: Tensor, rate: float, momentum: float, nesterov: bool
+    run: LocalRun, rate: float, momentum: float, nesterov: bool, mean: Tensor, part: Sequence[str]
 ) -> None:
     """SGD of the outer parameters of a fragment that arrives."""
     for name, flat in zip(part, mean.split([run.outer[name].numel() for name in part]), strict=True):

@@ -114,14 +114,16 @@ class Exchange:
         *,
         owed: Mapping[int, Tensor],
         owed_means: Tensor | None,
+        device: torch.device | None = None,
         sum_of: Callable[[int, int, Callable[[int, int], Tensor | None]], Tensor] = tree_sum,
         shards: Shards | None = None,
     ) -> None:
         """contribution(worker): float32 [elements], of each worker of this rank.
 
         owed, owed_means: what earlier codes have left out, by worker and of the shard of means that this rank owns;
-        they change in place. Nothing ({}, None) for float32. sum_of: sum_in_order only where each rank is one worker.
-        shards: None: equal ones. Others are for own_means(), as send_means() sends equally much of each rank.
+        they change in place. Nothing ({}, None) for float32. device: needed where a rank may have no worker; of the
+        contributions. sum_of: sum_in_order only where each rank is one worker. shards: None: equal ones. Others are for
+        own_means(), as send_means() sends equally much of each rank.
         """
         self._group, self._allotment, self._codecs = group, allotment, codecs
         self._shards = shards or allotment.shards(elements)
@@ -137,7 +139,9 @@ class Exchange:
         for begin, end in allotment.nodes(self._rank, codecs):
             total = tree_sum(begin, end, of_one)
             rows.append(codec.encode_owing(total, owed.get(begin), cuts[-1]))
-        sent = torch.cat([row[begin:end] for begin, end in pairwise(cuts) for row in rows])  # by owner, then row
+        nothing = torch.empty(0, codec.block_bytes, dtype=torch.uint8, device=device)
+        parts = (row[begin:end] for begin, end in pairwise(cuts) for row in rows)
+        sent = torch.cat([nothing, *parts])  # by owner, then row
         self._sent: Tensor | None = sent  # as long as it is on its way
         self._received: Tensor | None = sent
         self._work = None

@@ -22,6 +22,7 @@ from ringdp.local.fragments import Fragment, cut
 from ringdp.local.holder import LocalHolder
 from ringdp.local.meetings import Meetings, share
 from ringdp.local.options import Options, check_apart, check_inner, trained
+from ringdp.local.rounds import Composition, Rounds
 from ringdp.local.schedule import Schedule
 from ringdp.local.workers import Inner, Workers
 from ringdp.text.units import byte_size, counted, names
@@ -60,14 +61,28 @@ class DiLoCo:
     compress: "int8", "int4", or for the largest 1.6 % of what workers have walked "topk" and "topk-2bit" (SparseLoCo,
         arXiv 2508.15706): codes travel, in both directions, with error feedback at both ends. Synchronous steps send
         float32.
+    quorum, grace, rounds: nobody waits for the slowest workers. A worker that has made its `every` steps contributes
+        and waits for an outer step, which is made as soon as `quorum` workers have contributed and `grace` seconds have
+        passed, or all have. Its gradient is the mean over those in it; who comes later is in the next one, with what it
+        has walked from where it began. After `rounds` outer steps, in all, `finished` ends each rank's loop:
+
+            while not local.finished:
+                for worker in local.workers():    # those that do not wait
+                    with local.worker(worker):
+                        loss_of(model, local.steps_of(worker), worker).backward()
+                local.step()
+
+        Setting `local.rounds` goes on. Bits depend on who was in which outer step, which is `log`, and on nothing else.
+        Not with start, fragments, delay and alpha. No limit of time: a worker that hangs is a slow one.
     group: default: the default group, or this process alone where there is none.
     seed: of the random numbers in worker blocks.
 
     A worker costs its rank, beyond the first: parameters, buffers and inner state; with compress 4 bytes per parameter,
-    the first worker included. Outer parameters and momentum are 8 bytes per parameter on each rank. Buffers are each
-    worker's own, and worker 0's after each synchronous step and after every `every` steps.
-    Not thread-safe. Collective: the constructor, step(), load_state_dict(). Errors about arguments are raised on all
-    ranks; a RuntimeError in step() leaves a state to be loaded anew.
+    the first worker included, and 4 with quorum. Outer parameters and momentum are 8 bytes per parameter on each rank.
+    Buffers are each worker's own, and worker 0's after each synchronous step and, without quorum, after every `every`
+    steps.
+    Not thread-safe. Collective: the constructor, step() without quorum, load_state_dict(). Errors about arguments are
+    raised on all ranks; a RuntimeError in step() leaves a state to be loaded anew.
     """
 
     def __init__(
@@ -85,6 +100,9 @@ class DiLoCo:
         delay: int = 0,
         alpha: float = 0.0,
         compress: str | None = None,
+        quorum: int | None = None,
+        grace: float = 0.0,
+        rounds: int | None = None,
         group: dist.ProcessGroup | None = None,
         seed: int = 0,
     ) -> None:
@@ -96,15 +114,17 @@ class DiLoCo:
             raise ValueError("DiLoCo: this rank is none of group=: only its ranks train")
         self._group = group if group is not None or not dist.is_initialized() else dist.group.WORLD
         options = Options(
-            workers, every, outer_lr, momentum, bool(nesterov), start, fragments, delay, alpha, compress, seed
-        )
+            workers, every, outer_lr, momentum, bool(nesterov), start, fragments, delay, alpha, compress, seed,
+            quorum, grace, rounds,
+        )  # fmt: skip
         model, pieces = self._agreed(
             lambda: self._examined(model, options), lambda _: _lines_of(unwrapped(model), options)
         )
         share(self._group, [parameter.data for parameter in model.parameters()], 0)
         share(self._group, list(model.buffers()), 0)
         self._workers = self._agreed(lambda: self._made(model, inner, options), _lines_of_inner)
-        self._meetings = Meetings(self._group, options, self._workers, pieces)
+        kind = Meetings if quorum is None else Rounds
+        self._meetings = kind(self._group, options, self._workers, pieces)
         self._done: list[int] = []  # the workers that have made this step
         self._inside: int | None = None  # a block
         self._failure = ""
@@ -129,17 +149,47 @@ class DiLoCo:
 
     @property
     def schedule(self) -> Schedule:
-        """Which fragment leaves, and which arrives, after which step. Print it."""
+        """Which fragment leaves, and which arrives, after which step. Print it. With quorum: a worker's own steps."""
         return self._meetings.schedule
 
     @property
     def steps(self) -> int:
-        """How many were made."""
+        """How many were made; with quorum: outer steps."""
         return self._meetings.steps
 
+    def steps_of(self, worker: int) -> int:
+        """How many this rank's worker has made; without quorum the same as all others."""
+        self._check_played("steps_of()", worker)
+        return self._meetings.steps_of(worker)
+
+    @property
+    def finished(self) -> bool:
+        """Whether `rounds` outer steps were made; changes in step() only. Always False without quorum."""
+        return self._meetings.finished
+
+    @property
+    def log(self) -> list[Composition]:
+        """With quorum: who was in each outer step so far, as (worker, which of its rounds). The same on all ranks.
+
+        For one_process_local(log=...). Saved in checkpoints.
+        """
+        return self._meetings.log[: self.steps]
+
+    @property
+    def rounds(self) -> int:
+        """With quorum: after how many outer steps, in all, workers stop.
+
+        Set it to more, to the same number on all ranks, when `finished`; workers go on in the middle of their rounds.
+        """
+        return self._with_quorum("rounds").rounds
+
+    @rounds.setter
+    def rounds(self, rounds: int) -> None:
+        self._with_quorum("rounds").rounds = rounds
+
     def workers(self) -> list[int]:
-        """The numbers of those that this rank plays."""
-        return list(self._workers)
+        """The numbers of those that this rank plays, and with quorum make a step now."""
+        return self._meetings.due()
 
     def optimizers(self) -> list[Optimizer]:
         """The inner optimizers of this rank's workers, in their order; for schedulers."""
@@ -154,15 +204,20 @@ class DiLoCo:
         """
         worker = operator.index(worker)
         self._check_usable("worker()")
-        if worker not in self.workers():
-            raise ValueError(
-                f"DiLoCo: worker({worker}) on rank {self._meetings.rank}, which plays {names(self._workers, 'worker')}"
-            )
+        self._check_played("worker()", worker)
+        step = self._meetings.steps_of(worker)
         if worker in self._done:
             raise RuntimeError(
-                f"DiLoCo: worker {worker} has already made step {self.steps}: each makes it once; accumulate "
-                "gradients inside one block"
+                f"DiLoCo: worker {worker} has already made step {step}: each makes it once; accumulate gradients "
+                "inside one block"
             )
+        self._check_unfinished("worker()")
+        if worker not in self.workers():
+            raise RuntimeError(
+                f"DiLoCo: worker {worker} has contributed and waits for an outer step: local.workers() are those that "
+                "do not"
+            )
+        self._meetings.begin_step()
         self._workers.put_in_place(worker)
         if any(parameter.grad is not None for parameter in self._workers.parameters):
             raise RuntimeError(
@@ -172,7 +227,7 @@ class DiLoCo:
         self._inside = worker
         buffers = self._workers.buffers_copied()
         try:
-            with leaf(self.steps, worker, seed=self._meetings.options.seed):
+            with leaf(step, worker, seed=self._meetings.options.seed):
                 yield
         except BaseException:
             self._workers.drop_gradients()
@@ -184,6 +239,7 @@ class DiLoCo:
             self._end(worker)
         except BaseException as error:
             self._failure = f"the inner step of worker {worker}: {error or type(error).__name__}"
+            self._meetings.faults.append(self._failure)
             raise
 
     def _end(self, worker: int) -> None:
@@ -201,13 +257,15 @@ class DiLoCo:
         made the step, on its rank at once, and on all ranks when they meet next.
         """
         self._check_usable("step()")
+        self._check_unfinished("step()")
         has_gradients = any(parameter.grad is not None for parameter in self._workers.parameters)
         if len(self._workers) == 1 and not self._done and has_gradients:
             self._end(self._workers.in_place)
-        left_out = [worker for worker in self._workers if worker not in self._done]
+        left_out = [worker for worker in self._meetings.due() if worker not in self._done]
         if left_out:
+            step = self._meetings.steps_of(left_out[0])
             self._meetings.faults.append(
-                f"{names(left_out, 'worker')} did not make step {self.steps}: every worker makes every step; one "
+                f"{names(left_out, 'worker')} did not make step {step}: every worker makes every step; one "
                 "without samples opens its block and leaves it"
             )
         self._done = []
@@ -229,7 +287,7 @@ class DiLoCo:
         self._check_usable("outer()")
         self._inside = _OUTER
         try:
-            with self._workers.replaced(self._meetings.outer.rounded()):
+            with self._workers.replaced(self._meetings.outer_now()):
                 yield self._workers.model
         finally:
             self._inside = None
@@ -243,20 +301,25 @@ class DiLoCo:
                 f"{counted(options.workers, 'worker')} on {counted(self._ranks, 'rank')}; rank {meetings.rank} plays "
                 f"{names(self._workers, 'worker')}",
                 f"elements by fragment: {sizes}",
-                str(self.schedule),
-                f"rank {meetings.rank} sends {byte_size(self.bytes_sent())} every {counted(options.every, 'step')}",
+                meetings.plan(),
+                f"rank {meetings.rank} sends {byte_size(self.bytes_sent())} "
+                + (f"every {counted(options.every, 'step')}" if options.quorum is None else "in an outer step of all"),
             ]
         )
 
     def bytes_sent(self) -> int:
-        """By this rank to others in `every` steps after the synchronous ones, but for buffers."""
+        """By this rank to others in `every` steps after the synchronous ones, but for buffers.
+
+        With quorum: in an outer step of all workers, but for notes of 16 (W + 1) bytes, 10 in a second in long rounds.
+        """
         return self._meetings.bytes_sent()
 
     def state_dict(self) -> dict[str, Any]:
         """This rank's part of the state: what all have, its workers by number, its part of what is on the way.
 
         At any step, also with fragments on their way, but not between the blocks of a step. Tensors are the running
-        ones, not copies. Waits for what is on its way, and is not collective. Frozen parameters are not in it.
+        ones, not copies. Waits for what is on its way, and is not collective. Frozen parameters are not in it. With
+        quorum: before the first step, and when `finished`.
         """
         self._check_between_steps("state_dict()")
         return state.of_rank(self._meetings)
@@ -268,9 +331,7 @@ class DiLoCo:
         """
         self._check_outside("load_state_dict()")
         listed = [states] if isinstance(states, Mapping) else list(states)
-        whole = self._agreed(
-            lambda: state.checked(self._meetings, state.merged(listed)), lambda it: [f"steps={it['steps']}"]
-        )
+        whole = self._agreed(lambda: self._checked_state(listed), lambda it: [f"steps={it['steps']}"])
         self._failure = "load_state_dict(), halfway"
         state.adopt(self._meetings, whole)
         state.adopt_inner(self._meetings, whole)
@@ -286,6 +347,11 @@ class DiLoCo:
             raise CheckpointError("the model is not the one that this DiLoCo trains")
         self._workers.put_in_place(next(iter(self._workers)))  # the model's buffers are saved: worker 0's on rank 0
         return LocalHolder(self._meetings, lambda: self._check_between_steps("a checkpoint"), self._loaded)
+
+    def _checked_state(self, states: Sequence[Mapping[str, Any]]) -> state.State:
+        if not self._failure:
+            self._meetings.check_still("load_state_dict()")
+        return state.checked(self._meetings, state.merged(states))
 
     def _loaded(self) -> None:
         self._done, self._failure = [], ""
@@ -311,6 +377,25 @@ class DiLoCo:
             where = "outer()" if self._inside == _OUTER else f"worker({self._inside})"
             raise RuntimeError(f"DiLoCo: {what} inside the block of {where}: end that first")
 
+    def _check_played(self, what: str, worker: int) -> None:
+        if worker not in self._workers:
+            raise ValueError(
+                f"DiLoCo: {what[:-1]}{worker}) on rank {self._meetings.rank}, which plays "
+                f"{names(self._workers, 'worker')}"
+            )
+
+    def _check_unfinished(self, what: str) -> None:
+        if self.finished:
+            raise RuntimeError(
+                f"DiLoCo: {what} after all of rounds={self.rounds} outer steps: loop while not local.finished, or set "
+                "local.rounds"
+            )
+
+    def _with_quorum(self, what: str) -> Rounds:
+        if not isinstance(self._meetings, Rounds):
+            raise ValueError(f"DiLoCo: {what} without quorum=: all workers wait for all, as long as step() is called")
+        return self._meetings
+
     def _check_usable(self, what: str) -> None:
         self._check_outside(what)
         if self._failure:
@@ -321,6 +406,7 @@ class DiLoCo:
     def _check_between_steps(self, what: str) -> None:
         """RuntimeError where the state is not that of a step."""
         self._check_usable(what)
+        self._meetings.check_still(what)
         if self._meetings.faults:
             raise RuntimeError(f"DiLoCo: {what} of a wrong state: {self._meetings.faults[0]}")
         if self._done:

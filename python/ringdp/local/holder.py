@@ -3,7 +3,7 @@
 parameter, master          outer parameters in the types of the model, and in float32 where that is another one
 momentum                   of the outer steps
 on the way, residual       by fragment, flat
-worker 3 parameter, ...    and buffer, residual, and of its first inner optimizer: inner 0 exp_avg
+worker 3 parameter, ...    and buffer, residual, begun, made, and of its first inner optimizer: inner 0 exp_avg
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class LocalHolder:
         own = state.settings_of(self._meetings.options)
         values = {prefix.strip(): holder.settings()[OPTIMIZER] for prefix, holder in self._inner.items()}
         return {
-            _LOCAL: {**own, "steps": self._meetings.steps},
+            _LOCAL: {**own, "steps": self._meetings.steps, "log": self._meetings.log},
             OPTIMIZER: {"algorithm": "DiLoCo", "groups": [], "values": values},
         }
 
@@ -97,19 +97,15 @@ class LocalHolder:
             for kind in state.STRETCHES
         }
         workers = {
-            worker: {
-                "parameters": found[f"worker {worker} parameter"],
-                "buffers": found.get(f"worker {worker} buffer", {}),
-                "residual": found.get(f"worker {worker} residual", {}),
-            }
+            worker: {tensors: found.get(f"worker {worker} {kind}", {}) for tensors, kind in state.OF_WORKER.items()}
             for worker in meetings.workers
         }
         outer = {**found[PARAMETER], **found.get(MASTER, {})}
         with torch.no_grad():
             for name, parameter in self._frozen():
                 parameter.copy_(found[PARAMETER][name])
-        steps, momentum = settings[_LOCAL]["steps"], found["momentum"]
-        state.adopt(meetings, {"steps": steps, "outer": outer, "momentum": momentum, "workers": workers, **flats})
+        plain = {name: settings[_LOCAL].get(name) for name in ("steps", "log")}
+        state.adopt(meetings, {**plain, "outer": outer, "momentum": found["momentum"], "workers": workers, **flats})
         for prefix, holder in self._inner.items():
             own = [
                 replace(piece, kind=piece.kind.removeprefix(prefix))
@@ -132,7 +128,7 @@ class LocalHolder:
         for name, tensor in own["momentum"].items():
             yield "momentum", name, tensor
         for worker, its in own["workers"].items():
-            for kind, tensors in (("parameter", "parameters"), ("buffer", "buffers"), ("residual", "residual")):
+            for tensors, kind in state.OF_WORKER.items():
                 for name, tensor in its[tensors].items():
                     yield f"worker {worker} {kind}", name, tensor
 

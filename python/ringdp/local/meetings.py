@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -51,7 +51,7 @@ class Meetings:
     """Collective: end_step(). All ranks call the same collectives in the same order, as `schedule` is theirs alike.
 
     owed_means: by fragment, what codes have left out of the means that this rank owns. on_the_way: by fragment.
-    faults: what this rank has done wrong, which all are told when they meet.
+    faults: what this rank has done wrong, which all are told when they meet. log, finished: of Rounds.
     """
 
     def __init__(
@@ -67,6 +67,8 @@ class Meetings:
         self.on_the_way: dict[int, OnTheWay] = {}
         self.steps = 0
         self.faults: list[str] = []
+        self.log: list[tuple[tuple[int, int], ...]] = []
+        self.finished = False
         sizes = [] if options.compress is None else [fragment.elements for fragment in fragments]
         for worker in workers:
             workers[worker].owed = [torch.zeros(size, device=self.device) for size in sizes]
@@ -80,6 +82,32 @@ class Meetings:
     def own_shard(self, number: int) -> tuple[int, int]:
         """(offset, length) of the elements of a fragment whose means this rank owns."""
         return self.allotment.shard(self.rank, self.fragments[number].elements)
+
+    def due(self) -> list[int]:
+        """The workers of this rank that make the next step."""
+        return list(self.workers)
+
+    def steps_of(self, worker: int) -> int:
+        """How many this worker has made."""
+        del worker
+        return self.steps
+
+    def outer_now(self) -> list[Tensor]:
+        """Copies of the outer parameters, in the types of the model."""
+        return self.outer.rounded()
+
+    def check_still(self, what: str) -> None:
+        """RuntimeError where something happens between steps, too: nothing does here."""
+
+    def plan(self) -> str:
+        """When workers meet, in words."""
+        return str(self.schedule)
+
+    def adopted(self, state: Mapping[str, Any]) -> None:
+        """Parameters, momenta, residuals and counts of a state were taken."""
+
+    def begin_step(self) -> None:
+        """A worker of this rank begins a step."""
 
     @torch.no_grad()
     def end_step(self) -> None:

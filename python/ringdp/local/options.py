@@ -37,6 +37,9 @@ class Options:
     alpha: float = 0.0
     compress: str | None = None
     seed: int = 0
+    quorum: int | None = None
+    grace: float = 0.0
+    rounds: int | None = None
 
     def check(self, ranks: int) -> None:
         """ValueError or NotImplementedError names what is refused, the same on all ranks."""
@@ -71,6 +74,30 @@ class Options:
                 f"DiLoCo: compress={self.compress!r}: there are {', '.join(map(repr, NAMES))}; signs, fp8 codes "
                 "and other shares are not there"
             )
+        self._check_quorum()
+
+    def _check_quorum(self) -> None:
+        if self.quorum is None:
+            for name, value, unset in (("grace", self.grace, 0.0), ("rounds", self.rounds, None)):
+                if value != unset:
+                    raise ValueError(f"DiLoCo: {name}={value!r} without quorum=: all workers wait for all")
+            return
+        if not isinstance(self.quorum, int) or isinstance(self.quorum, bool) or not 1 <= self.quorum <= self.workers:
+            raise ValueError(f"DiLoCo: quorum={self.quorum!r}, must be a whole number from 1 to workers={self.workers}")
+        grace = self.grace
+        if not isinstance(grace, (int, float)) or isinstance(grace, bool) or not 0 <= grace < math.inf:
+            raise ValueError(f"DiLoCo: grace={grace!r}, must be seconds, at least 0 and finite")
+        check_rounds(self.rounds, 1)
+        for name, value, unset, why in (
+            ("start", self.start, 0, "synchronous steps wait for all workers"),
+            ("fragments", self.fragments, 1, "workers do not meet after the same steps"),
+            ("delay", self.delay, 0, "a worker waits for the outer step that takes it, which others do not"),
+            ("alpha", self.alpha, 0, "workers go on from the outer parameters"),
+        ):
+            if value != unset:
+                raise NotImplementedError(
+                    f"DiLoCo: {name}={value!r} with quorum={self.quorum}: {why}; leave {name}= out"
+                )
 
     @property
     def schedule(self) -> Schedule:
@@ -80,6 +107,15 @@ class Options:
     def lines(self) -> list[str]:
         """One each, to be compared between ranks."""
         return [f"{name}={value!r}" for name, value in vars(self).items()]
+
+
+def check_rounds(rounds: int | None, least: int) -> None:
+    """ValueError where that is not so many outer steps at least."""
+    if not isinstance(rounds, int) or isinstance(rounds, bool) or rounds < least:
+        raise ValueError(
+            f"DiLoCo: rounds={rounds!r}, must be a whole number of at least {least}: with quorum= workers stop after "
+            "so many outer steps in all, as they do not make equally many steps"
+        )
 
 
 def trained(model: nn.Module, start: int) -> dict[str, nn.Parameter]:

@@ -2,7 +2,9 @@
 
     {"settings": ..., "steps": ...,                                          equal on all ranks
      "outer": {parameter: float32}, "momentum": {parameter: float32},        equal on all ranks
-     "workers": {number: {"parameters": {...}, "buffers": {...}, "inner": [state dicts], "residual": {...}}},
+     "workers": {number: {"parameters": {...}, "buffers": {...}, "inner": [state dicts], "residual": {...},
+                          "begun": {...}, "made": {"steps": ...}}},   the last two where a quorum decides
+     "log": [[(worker, which of its rounds)] by outer step],                  equal on all ranks
      "on_the_way": {fragment: [(offset, means)]}, "residual": {fragment: [(offset, what codes of means left out)]}}
 
 Of the last two each rank has the stretches that it owns. Parameters have names, buffers too, fragments numbers.
@@ -25,12 +27,13 @@ from ringdp.text.units import names
 # What a state depends on; rates and mixing may change from run to run.
 _FIXED = ("workers", "every", "start", "fragments", "delay", "compress")
 STRETCHES = ("on_the_way", "residual")
+OF_WORKER = {"parameters": "parameter", "buffers": "buffer", "residual": "residual", "begun": "begun", "made": "made"}
 State = dict[str, Any]
 
 
 def settings_of(options: Options) -> dict[str, Any]:
     """Those that the run that loads must have, too."""
-    return {name: getattr(options, name) for name in _FIXED}
+    return {**{name: getattr(options, name) for name in _FIXED}, "has_quorum": options.quorum is not None}
 
 
 def of_rank(meetings: Meetings) -> State:
@@ -39,6 +42,7 @@ def of_rank(meetings: Meetings) -> State:
     return {
         "settings": settings_of(meetings.options),
         "steps": meetings.steps,
+        "log": [list(composition) for composition in meetings.log],
         "outer": _by_name(meetings, outer.parameters),
         "momentum": _by_name(meetings, outer.momentum),
         "workers": {worker: _of_worker(meetings, worker) for worker in workers},
@@ -57,6 +61,8 @@ def _of_worker(meetings: Meetings, worker: int) -> State:
         "buffers": dict(zip(buffer_names(meetings), buffers, strict=True)),
         "inner": [optimizer.state_dict() for optimizer in workers[worker].optimizers],
         "residual": _by_name(meetings, workers[worker].owed),
+        "begun": _by_name(meetings, workers[worker].begun),
+        "made": {} if (made := workers[worker].made) is None else {"steps": made},
     }
 
 
@@ -72,11 +78,11 @@ def merged(states: Sequence[Mapping[str, Any]]) -> State:
     first = states[0]
     whole: State = {**first, "workers": {}, **{kind: {} for kind in STRETCHES}}
     for place, one in enumerate(states):
-        for what in ("settings", "steps"):
-            if one[what] != first[what]:
+        for what in ("settings", "steps", "log"):
+            if one.get(what) != first.get(what):
                 raise ValueError(
-                    f"DiLoCo.load_state_dict: the states are not of one moment: number 0 has {what} {first[what]}, "
-                    f"number {place} {one[what]}"
+                    f"DiLoCo.load_state_dict: the states are not of one moment: number 0 has {what} {first.get(what)}, "
+                    f"number {place} {one.get(what)}"
                 )
         if twice := whole["workers"].keys() & one["workers"].keys():
             raise ValueError(f"DiLoCo.load_state_dict: {names(twice, 'worker')} twice among the states")
@@ -98,8 +104,8 @@ def checked(meetings: Meetings, state: State) -> State:
                 f"DiLoCo.load_state_dict: worker {worker} is in none of the states: give those of all ranks"
             )
         own = _of_worker(meetings, worker)
-        for kind in ("parameters", "buffers", "residual"):
-            _check_fit(f"{kind} of worker {worker}", state["workers"][worker][kind], own[kind])
+        for kind in OF_WORKER:
+            _check_fit(f"{kind} of worker {worker}", state["workers"][worker].get(kind, {}), own[kind])
         _check_inner(worker, state["workers"][worker]["inner"], own["inner"])
     leaving = meetings.schedule.on_the_way(state["steps"])
     expected = {"on_the_way": list(leaving), "residual": range(len(meetings.owed_means))}
@@ -113,8 +119,8 @@ def checked(meetings: Meetings, state: State) -> State:
 def check_settings(options: Options, settings: Mapping[str, Any]) -> None:
     """ValueError names the first one that this run has otherwise."""
     for name, own in settings_of(options).items():
-        if own != settings.get(name):
-            raise ValueError(f"DiLoCo: the state is of {name}={settings.get(name)!r}, this run has {name}={own!r}")
+        if own != (saved := settings.get(name, False)):  # has_quorum is not in older ones
+            raise ValueError(f"DiLoCo: the state is of {name}={saved!r}, this run has {name}={own!r}")
 
 
 @torch.no_grad()
@@ -126,8 +132,8 @@ def adopt(meetings: Meetings, state: State) -> None:
         _fill(_by_name(meetings, flats), state[kind])
     for worker in workers:
         own, its = _of_worker(meetings, worker), state["workers"][worker]
-        for kind in ("parameters", "buffers", "residual"):
-            _fill(own[kind], its[kind])
+        for kind in OF_WORKER:
+            _fill(own[kind], its.get(kind, {}))
     for number, owed in enumerate(meetings.owed_means):
         offset, length = meetings.own_shard(number)
         owed.copy_(state["residual"][number][offset : offset + length])
@@ -136,6 +142,7 @@ def adopt(meetings: Meetings, state: State) -> None:
         for number, mean in state["on_the_way"].items()
     }
     meetings.steps, meetings.faults = state["steps"], []
+    meetings.adopted(state)
 
 
 def adopt_inner(meetings: Meetings, state: State) -> None:

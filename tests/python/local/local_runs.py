@@ -43,6 +43,7 @@ CELLS: dict[str, dict[str, Any]] = {
     "two optimizers": {"workers": 8, "every": 4, "model": "plain", "inner": MUON, "fragments": 2},
 }
 MODEL_OF = ("model", "dtype", "frozen")
+DIGESTED = ("parameters", "buffers", "inner")  # of workers; and residuals
 
 
 def model_of(cell: Mapping[str, Any]) -> nn.Module:
@@ -97,7 +98,8 @@ def digests(state: Mapping[str, Any]) -> list[Any]:
     """[{path: sha256} of whole tensors and plain values, {fragment: [(offset, bytes)]} of stretches]."""
     whole = {key: state[key] for key in ("outer", "momentum")}
     whole["workers"] = {
-        worker: {**its, "residual": _joined(its["residual"].values())} for worker, its in state["workers"].items()
+        worker: {**{kind: its[kind] for kind in DIGESTED}, "residual": _joined(its["residual"].values())}
+        for worker, its in state["workers"].items()
     }
     stretches = {
         (kind, fragment): [(offset, _bytes(part)) for offset, part in parts]
@@ -112,9 +114,10 @@ def own_loss(model: nn.Module, worker: int, step: int) -> Tensor:
     return leafy.loss_of(model, 0, step, worker)
 
 
-def expected(cell: Mapping[str, Any], steps: int = STEPS, loss_of: Any = own_loss) -> list[Any]:
+def expected(cell: Mapping[str, Any], steps: Any = STEPS, loss_of: Any = own_loss, log: Any = None) -> list[Any]:
     """The same of one process, by the definition; stretches are whole."""
-    run = one_process_local(model_of(cell), inner_of(cell), loss_of, steps=steps, seed=5, **arguments_of(cell))
+    arguments = {"steps": steps, "seed": 5, "log": log, **arguments_of(cell)}
+    run = one_process_local(model_of(cell), inner_of(cell), loss_of, **arguments)
     compressed = cell.get("compress") is not None
     workers = {
         worker: {

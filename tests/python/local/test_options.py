@@ -34,6 +34,19 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"alpha": 1.0}, "alpha=1.0, must be at least 0 and below 1, as with 1 nobody would take what arrives"),
     ({"compress": "sign"}, "compress='sign': there are None, 'int8', 'int4', 'topk', 'topk-2bit'; signs"),
     ({"compress": "fp8"}, "compress='fp8'"),
+    ({"grace": 1.0}, "grace=1.0 without quorum=: all workers wait for all"),
+    ({"rounds": 3}, "rounds=3 without quorum=: all workers wait for all"),
+    ({"quorum": 3, "rounds": 3}, "quorum=3, must be a whole number from 1 to workers=2"),
+    ({"quorum": 0, "rounds": 3}, "quorum=0, must be a whole number from 1 to workers=2"),
+    ({"quorum": True, "rounds": 3}, "quorum=True, must be a whole number"),
+    ({"quorum": 1}, "rounds=None, must be a whole number of at least 1: with quorum= workers stop after so many"),
+    ({"quorum": 1, "rounds": 0}, "rounds=0, must be a whole number of at least 1"),
+    ({"quorum": 1, "rounds": 3, "grace": -1.0}, "grace=-1.0, must be seconds, at least 0 and finite"),
+    ({"quorum": 1, "rounds": 3, "grace": float("inf")}, "grace=inf, must be seconds"),
+    ({"quorum": 1, "rounds": 3, "start": 2}, "start=2 with quorum=1: synchronous steps wait for all workers"),
+    ({"quorum": 1, "rounds": 3, "fragments": 2}, "fragments=2 with quorum=1: workers do not meet after the same steps"),
+    ({"quorum": 1, "rounds": 3, "delay": 1}, "delay=1 with quorum=1: a worker waits for the outer step"),
+    ({"quorum": 1, "rounds": 3, "alpha": 0.5}, "alpha=0.5 with quorum=1: workers go on from the outer parameters"),
 ]
 
 
