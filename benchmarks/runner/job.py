@@ -38,11 +38,13 @@ def run_job(
     variables: Mapping[str, str] | None = None,
     started: Callable[[Sequence[int]], None] = lambda pids: None,
     distance: Distance | None = None,
+    python: str = sys.executable,
 ) -> list[Any]:
     """`python -m module RESULT JOB` on every rank ; their results, by rank.
 
     hosts 1: this one. variables: of the ranks' environment. started: is told the ranks' pids. distance: between hosts;
-    one that grows does so when rank 0 calls grow(). RuntimeError with a rank's last words when one fails.
+    one that grows does so when rank 0 calls grow(). python: of the ranks. RuntimeError with a rank's last words when
+    one fails.
     """
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="job-")))
@@ -50,7 +52,7 @@ def run_job(
         address, port = (network.addresses[0], PORT) if network else ("127.0.0.1", free_port())
         processes = []
         for rank in range(ranks):
-            command = [sys.executable, "-m", module, str(folder / "result.json"), json.dumps(job)]
+            command = [python, "-m", module, str(folder / "result.json"), json.dumps(job)]
             if network:
                 command = network.command(rank * hosts // ranks, command)
             environment = _environment(rank, ranks, address, port, between_hosts=network is not None)

@@ -114,13 +114,22 @@ class Chart:
     unit: str
 
 
+@dataclass(frozen=True)
+class Curves:
+    """A line of points per name; what the axes are."""
+
+    points: Mapping[str, Sequence[tuple[float, float]]]
+    across: str
+    up: str
+
+
 def publish(
     options: argparse.Namespace,
     title: str,
     facts: dict[str, object],
     rows: Sequence[Mapping[str, Any]],
     bars: Sequence[Bar],
-    chart: Chart,
+    chart: Chart | Curves,
 ) -> int:
     """Bars to the screen, everything into the files that were asked for. 1 when --check finds a bar not held."""
     for bar in bars:
@@ -172,10 +181,23 @@ def picture(path: Path, lines: int = 1, columns: int = 1, **shape: Any) -> Itera
 OURS_COLOUR, THEIRS_COLOUR = "#1f4e8c", "#9aa5b1"
 
 
-def draw(chart: Chart, title: str, path: Path) -> None:
+def draw(chart: Chart | Curves, title: str, path: Path) -> None:
     """Writes the PNG; what is ringdp's is dark."""
+    if isinstance(chart, Curves):
+        _draw_curves(chart, title, path)
+        return
     names, values = list(chart.values)[::-1], list(chart.values.values())[::-1]
     with picture(path, figsize=(7.5, 1.0 + 0.35 * len(names))) as (_, axes):
         axes.barh(names, values, color=[OURS_COLOUR if "ringdp" in name else THEIRS_COLOUR for name in names])
         axes.set_xlabel(chart.unit)
         axes.set_title(title, loc="left", fontsize=9)
+
+
+def _draw_curves(chart: Curves, title: str, path: Path) -> None:
+    with picture(path, figsize=(9.0, 5.0)) as (figure, axes):
+        for name, points in chart.points.items():
+            axes.plot(*zip(*points, strict=True), label=name, linestyle="-" if "gloo" in name else "--", linewidth=1.3)
+        axes.set_xlabel(chart.across)
+        axes.set_ylabel(chart.up)
+        axes.set_title(title, loc="left", fontsize=9)
+        figure.legend(loc="outside right upper", frameon=False, fontsize=8)
