@@ -52,13 +52,13 @@ def arguments_of(options: argparse.Namespace) -> dict[str, Any]:
 
 
 class Text:
-    """What each worker reads in each step, and what none of them reads."""
+    """What each worker reads in each step, and what none of them reads. batch: windows of a worker in a step."""
 
-    def __init__(self, workers: int) -> None:
+    def __init__(self, workers: int, context: int = SHAPE.context, batch: int = BATCH, seed: int = 0) -> None:
         self.corpus = read_corpus(Path(sysconfig.get_path("stdlib")), TEXT_BYTES)
-        self._windows = Windows(self.corpus.train, SHAPE.context, "training")
-        self._held_out = Windows(self.corpus.validation, SHAPE.context, "validation")
-        self._samples = Leaves(len(self._windows), micro_batch=BATCH, micro_batches=workers)
+        self._windows = Windows(self.corpus.train, context, "training")
+        self._held_out = Windows(self.corpus.validation, context, "validation")
+        self._samples = Leaves(len(self._windows), micro_batch=batch, micro_batches=workers, seed=seed)
 
     def loss(self, model: nn.Module, worker: int, step: int) -> Tensor:
         """Of a worker's batch in a step; a pure function of both."""
