@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include "base/error.h"
 #include "device/cpp/plan/cases.h"
 
 namespace ringdp::plan {
