@@ -6,13 +6,15 @@
     python benchmarks/elastic.py price --ranks 2                     # no fault: survive() and a plain loop, by turns
     python benchmarks/elastic.py price --ranks 2 --stage 1 --shards copies
     python benchmarks/elastic.py shares                              # rank 0 takes 3.3 times as long for its samples
+    python benchmarks/elastic.py hosts --ranks 8 --host-timeout 0.5  # one of four hosts vanishes (needs root)
 
 deaths, the same model and samples under each system:
     standstill  the longest time after a SIGKILL in which no rank applies a step, less the median step: median, the
                 99th percentile, the longest
     pause       when a rank joins: the longest interval between two steps applied there, less the median step
     lost        samples of steps that were not applied and are not repeated
-systems:
+hosts: the standstill of the others, the longest of each rank, when all packets of the last host are lost
+systems of deaths:
     ringdp      `ringdp run --min-ranks 1`
     restart     torchrun --max-restarts, stock DDP over gloo, a checkpoint after each step
     torchft     one rank per replica group, over gloo, the lighthouse's heartbeat timeout at its default of 5 s
@@ -40,6 +42,8 @@ from statistics import median, quantiles
 from typing import Any
 
 from elastic_rank import Job
+from runner.hosts import Hosts
+from runner.job import PORT
 from runner.program import Bar, Chart, add_outputs, check_least, check_outputs, head, names, publish
 from runner.session import free_port
 
@@ -53,7 +57,7 @@ SYSTEMS = ("ringdp", "restart", *HEARTBEAT_MS)
 def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     """The command line; exits with status 2 on bad input."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("part", choices=("deaths", "price", "shares"))
+    parser.add_argument("part", choices=("deaths", "price", "shares", "hosts"))
     parser.add_argument("--ranks", type=int, default=4)
     parser.add_argument("--micro-batches", type=int, default=24, metavar="M")
     parser.add_argument("--width", type=int, default=256, help="of the model")
@@ -61,7 +65,9 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--kills", type=int, default=20)
     parser.add_argument("--every", type=float, default=2.5, help="seconds between two kills, on average")
     parser.add_argument("--torchft-python", default=sys.executable, metavar="PATH", help="where torchft is installed")
-    parser.add_argument("--rounds", type=int, default=20, help="price: pairs of blocks of 20 steps")
+    parser.add_argument("--rounds", type=int, default=20, help="price: pairs of blocks of 20 steps; hosts: losses")
+    parser.add_argument("--hosts", type=int, default=4, help="hosts: namespaces")
+    parser.add_argument("--host-timeout", type=float, default=0.5, help="hosts: as `ringdp run` takes it (default 0.5)")
     parser.add_argument("--stage", type=int, default=0, choices=range(4), help="of ZeRO, in ringdp")
     parser.add_argument("--shards", default="auto", choices=("auto", "copies"), help="as survive() takes it")
     parser.add_argument("--leaf-ms", type=float, default=2.0, help="shares: of a micro-batch, asleep")
@@ -70,6 +76,9 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     add_outputs(parser, "rows, settings and machine as JSON", "a bar per row")
     options = parser.parse_args(arguments)
     check_least(parser, options, ranks=2, micro_batches=options.ranks, width=1, kills=1, every=0.1, rounds=2, leaf_ms=0)
+    check_least(parser, options, hosts=2, host_timeout=0.1)
+    if options.part == "hosts" and options.ranks % options.hosts:
+        parser.error(f"{options.ranks} ranks do not divide evenly over {options.hosts} hosts")
     check_outputs(parser, options)
     return options
 
@@ -332,16 +341,68 @@ def shares(options: argparse.Namespace) -> tuple[list[dict[str, Any]], list[Bar]
     return rows, [Bar("even / auto", gain, 1.5)], Chart({row["speed"]: 1e3 * row["step"] for row in rows}, "ms a step")
 
 
+def hosts(options: argparse.Namespace) -> tuple[list[dict[str, Any]], list[Bar], Chart]:
+    """The last of several hosts vanishes."""
+    rows = []
+    for number in range(options.rounds):
+        with tempfile.TemporaryDirectory(prefix="elastic-") as folder:
+            steps, lost_at = _with_a_loss(options, _job(options, folder, 1_000_000), folder)
+        left = options.ranks - options.ranks // options.hosts
+        after = [step for step in steps if step.at > lost_at and step.ranks == left]
+        own = [[step.at for step in steps if step.pid == pid] for pid in {step.pid for step in after}]
+        if len(own) != left:
+            raise RuntimeError(f"{len(own)} of {left} ranks have gone on: --host-timeout may be too short here")
+        step = median(b - a for times in own for a, b in pairwise(times))
+        standstill = max(max(b - a for a, b in pairwise(times) if b > lost_at) for times in own) - step
+        rows.append({"standstill": standstill, "step": step})
+        print(f"loss {number + 1}: {standstill:.2f} s without a step of {1e3 * step:.0f} ms", flush=True)
+    took = [row["standstill"] for row in rows]
+    print(f"median {median(took):.2f} s, longest {max(took):.2f}")
+    most = 1.0 + options.host_timeout
+    return rows, [Bar(f"{most:g} s / longest standstill", most / max(took), 1)], Chart({"ringdp": median(took)}, "s")
+
+
+def _with_a_loss(options: argparse.Namespace, job: Job, folder: str) -> tuple[list[Step], float]:
+    """All steps, and when the last host vanished."""
+    with ExitStack() as stack:
+        network = stack.enter_context(Hosts(options.hosts, 0.0))
+        log = stack.enter_context(open(Path(folder) / "log", "w"))
+        command = [sys.executable, "-m", "ringdp", "run", f"--nproc-per-node={options.ranks // options.hosts}"]
+        command += ["--min-ranks=1", f"--nnodes={options.hosts}", f"--host-timeout={options.host_timeout}"]
+        command += ["--rdzv-backend=c10d", f"--rdzv-endpoint={network.addresses[0]}:{PORT}"]
+        command += [RANK, "ringdp", json.dumps(asdict(job))]
+        environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+        start = partial(subprocess.Popen, env=environment, stdout=log, stderr=log, start_new_session=True)
+        for host in range(options.hosts):
+            stack.callback(_end, start(network.command(host, command)))
+        _wait_for(lambda: any(step.ranks == options.ranks for step in notes_of(folder)[0]), folder)
+        time.sleep(random.uniform(1.0, 1.5))
+        network.cut(options.hosts - 1)
+        lost_at = time.monotonic()
+        goes_on = lost_at + options.host_timeout  # by then steps of the smaller world are not those of before
+        _wait_for(lambda: any(s.at > goes_on and s.ranks < options.ranks for s in notes_of(folder)[0]), folder)
+        time.sleep(1.0)
+        return notes_of(folder)[0], lost_at
+
+
+def _wait_for(condition: Callable[[], bool], folder: str) -> None:
+    until = time.monotonic() + COMES_BACK_S
+    while not condition():
+        if time.monotonic() > until:
+            raise RuntimeError(f"the job does not go on: {_last_words(folder)}")
+        time.sleep(0.05)
+
+
 def main() -> int:
     """The exit status."""
     options = parse()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # unwinds, so that no rank stays behind
     title = f"{options.part}, {options.ranks} ranks, {options.micro_batches} micro-batches"
     facts = head(title)
-    part = {"deaths": deaths, "price": price, "shares": shares}[options.part]
+    part = {"deaths": deaths, "price": price, "shares": shares, "hosts": hosts}[options.part]
     try:
         rows, bars, chart = part(options)
-    except (RuntimeError, OSError) as problem:
+    except (RuntimeError, ValueError, OSError) as problem:
         print(f"elastic: {problem}", file=sys.stderr)
         return 1
     return publish(options, title, facts, rows, bars, chart)

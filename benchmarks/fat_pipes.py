@@ -24,7 +24,7 @@ from typing import Any
 
 from fat_pipes_rank import STREAMS, Job
 from runner.cell import size_name
-from runner.hosts import Distance
+from runner.hosts import Distance, Hosts
 from runner.job import run_job
 from runner.program import Bar, Chart, add_outputs, check_least, check_outputs, head, over, publish, sizes
 
@@ -142,7 +142,8 @@ def main() -> int:
             distance = Distance(rtt, loss, settings, options.grows)
             job = asdict(Job(options.sizes, options.rounds, options.grows))
             try:
-                reports = run_job("fat_pipes_rank", job, 2, 2, options.rate, distance=distance)
+                grow = Hosts.grow if options.grows else None
+                reports = run_job("fat_pipes_rank", job, 2, 2, options.rate, distance=distance, change=grow)
             except (RuntimeError, ValueError) as problem:
                 print(f"fat_pipes: {problem}", file=sys.stderr)
                 return 1

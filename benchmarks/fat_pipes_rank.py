@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from runner.job import grow, serve
+from runner.job import change_network, serve
 
 WARM_UP = 1
 STREAMS = (1, 8)
@@ -99,7 +99,7 @@ def run(job: Job) -> dict[str, Any]:
         summed(group, 4096)()
     if job.grows:
         if dist.get_rank() == 0:
-            grow()
+            change_network()
         dist.barrier()
     times: dict[str, dict[str, list[tuple[float, float]]]] = {}
     for size in job.sizes:

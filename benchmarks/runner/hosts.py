@@ -76,6 +76,10 @@ class Hosts:
         assert isinstance(self._network, FarNetwork)
         self._network.set_rtt(self._distance.rtt_ms)
 
+    def cut(self, host: int) -> None:
+        """Packets from and to that host vanish from now on."""
+        self._network.cut(self._network.hosts[host], off=True)
+
     def shape(self, gigabits: float) -> None:
         """Sets the rate of every link from now on."""
         self.gigabits = gigabits

@@ -25,8 +25,8 @@ from runner.session import free_port
 
 HERE = str(Path(__file__).resolve().parent.parent)
 PORT = 29501  # the store's between hosts, whose networks are their own
-LIMIT_S, GROW_S = 1200, 30
-ASKED, DONE = "grow", "grown"  # files of a job whose hosts move away from each other
+LIMIT_S, CHANGE_S = 1200, 30
+ASKED, DONE = "change", "changed"  # files of a job whose network changes meanwhile
 
 
 def run_job(
@@ -39,12 +39,13 @@ def run_job(
     started: Callable[[Sequence[int]], None] = lambda pids: None,
     distance: Distance | None = None,
     python: str = sys.executable,
+    change: Callable[[Hosts], object] | None = None,
 ) -> list[Any]:
     """`python -m module RESULT JOB` on every rank ; their results, by rank.
 
-    hosts 1: this one. variables: of the ranks' environment. started: is told the ranks' pids. distance: between hosts;
-    one that grows does so when rank 0 calls grow(). python: of the ranks. RuntimeError with a rank's last words when
-    one fails.
+    hosts 1: this one. variables: of the ranks' environment. started: is told the ranks' pids. distance: between hosts.
+    python: of the ranks. change: what becomes of the network when rank 0 calls change_network(). RuntimeError with a
+    rank's last words when one fails.
     """
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="job-")))
@@ -62,8 +63,8 @@ def run_job(
             stack.callback(_end, process)
             processes.append(process)
         started([process.pid for process in processes])
-        if network and distance and distance.grows:
-            threading.Thread(target=_grow_when_asked, args=(network, folder), daemon=True).start()
+        if network and change:
+            threading.Thread(target=_change_when_asked, args=(network, folder, change), daemon=True).start()
         for rank, process in enumerate(processes):
             if process.wait(LIMIT_S):
                 words = (folder / f"log-{rank}").read_text(errors="replace")[-2000:]
@@ -82,23 +83,23 @@ def _environment(rank: int, ranks: int, address: str, port: int, between_hosts: 
     return variables
 
 
-def _grow_when_asked(network: Hosts, folder: Path) -> None:
+def _change_when_asked(network: Hosts, folder: Path, change: Callable[[Hosts], object]) -> None:
     while folder.exists():
         if (folder / ASKED).exists():
-            network.grow()
+            change(network)
             (folder / DONE).touch()
             return
         time.sleep(0.05)
 
 
-def grow() -> None:
-    """On rank 0: the distance between the hosts grows now."""
+def change_network() -> None:
+    """On rank 0: the network between the hosts changes now."""
     folder = Path(sys.argv[1]).parent
     (folder / ASKED).touch()
-    deadline = time.monotonic() + GROW_S
+    deadline = time.monotonic() + CHANGE_S
     while not (folder / DONE).exists():
         if time.monotonic() > deadline:
-            raise TimeoutError(f"the hosts are not further apart after {GROW_S} s: see the benchmark's own output")
+            raise TimeoutError(f"the network has not changed after {CHANGE_S} s: see the benchmark's own output")
         time.sleep(0.01)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import time
 from dataclasses import replace
@@ -10,6 +11,7 @@ import algorithms
 import elastic
 import fat_pipes
 import leaves
+import ledger
 import pytest
 import quality
 import round_trips
@@ -269,9 +271,68 @@ def test_a_death_is_timed_by_how_long_no_step_is_applied():
     assert row.pause == row.pause_longest == pytest.approx(7.0 - 5.5 - 1.0)
 
 
+@pytest.mark.long
+def test_a_host_vanishes_and_the_others_go_on(tmp_path):
+    if reason := why_impossible():
+        pytest.skip(reason)
+    out = tmp_path / "r.json"
+    run("elastic.py", "hosts", "--hosts", 2, "--ranks", 2, "--rounds", 2, "--host-timeout", 2, "--json", out)
+    rows = read(out)["rows"]
+    assert len(rows) == 2 and all(row["standstill"] > 1.0 for row in rows)
+
+
 def test_bad_input_of_elastic_is_refused():
+    assert "3 ranks do not divide evenly over 2" in run("elastic.py", "hosts", "--ranks", 3, "--hosts", 2, status=2)
     assert "'mpi' is none of ringdp, restart" in run("elastic.py", "deaths", "--systems", "mpi", status=2)
     assert "--micro-batches is 2, must be at least 4" in run("elastic.py", "price", "--micro-batches", 2, status=2)
+
+
+# benchmarks/ledger.py: its arithmetic, bad input, and one run.
+
+
+def decided(gigabits: float, codes: float, mode: str, where: str = ledger.LINK) -> ledger.Row:
+    times = {"plain": [2.0, 2.0], "codes": [2.0 * codes] * 2, "auto": [2.0, 2.1]}
+    modes = {"codes": "coded", "plain": "whole"}
+    report = {"decisions": [(0, "probe"), (60, modes[mode])], "hashes": ["a", "a"], "times": times}
+    return ledger.row_of(where, gigabits, [report, report])
+
+
+def test_the_break_even_is_between_the_rates_at_which_codes_pay_and_do_not():
+    rows = [decided(4.0, 2.0, "plain"), decided(1.0, 0.5, "codes"), decided(0.1, 0.3, "codes")]
+    assert ledger.break_even(rows) == pytest.approx(2.0)
+    assert ledger.break_even(rows[:1]) == 0.0 and ledger.break_even(rows[1:]) == math.inf
+    assert all(bar.held for bar in ledger.bars_of(rows))
+    wrong = [decided(1.0, 0.5, "plain"), *rows[::2], decided(2.2, 1.1, "codes")]
+    assert [bar.what for bar in ledger.bars_of(wrong) if not bar.held] == ["link, 1 Gb/s: codes, decided:"]
+
+
+def test_what_must_hold_in_shared_memory():
+    (row,) = rows = [decided(0.0, 1.5, "codes", ledger.SHARED)]
+    assert (row.since, row.codes, row.low, row.high, row.auto) == (60, 1.5, 1.5, 1.5, pytest.approx(1.025))
+    assert [bar.held for bar in ledger.bars_of(rows)] == [True, False, True, False]
+    other = {
+        "decisions": [(0, "probe")],
+        "hashes": ["a", "b"],
+        "times": {n: [1.0, 1.0] for n in ("plain", "codes", "auto")},
+    }
+    assert not ledger.row_of(ledger.SHARED, 0.0, [other]).replayed
+
+
+def test_bad_input_of_the_ledger_is_refused():
+    assert "above 0 Gb/s" in run("ledger.py", "--rates", "1,0", status=2)
+    assert "--blocks is 1, must be at least 2" in run("ledger.py", "--blocks", 1, status=2)
+
+
+@pytest.mark.long
+def test_decisions_are_right_and_can_be_followed(tmp_path):
+    if reason := why_impossible():
+        pytest.skip(reason)
+    out = tmp_path / "r.json"
+    run("ledger.py", "--rates", "0.05", "--blocks", 2, "--blocks-shared", 2, "--width", 256, "--json", out)
+    shared, link, throttled = read(out)["rows"]
+    assert (shared["mode"], link["mode"], throttled["mode"]) == ("plain", "codes", "codes")
+    assert shared["replayed"] and link["replayed"] and throttled["replayed"]
+    assert throttled["since"] > 80
 
 
 # benchmarks/time_to_loss.py: its arithmetic, bad input, and one run.

@@ -71,7 +71,7 @@ class Schedule:
 class Measured:
     """By rank 0 since its latest decision. times: seconds of each step. losses: probes in a row that did not pay.
 
-    settled_s: of a step, when the mode had just been settled.
+    settled_s: of a step of the settled kind, in the probe that settled it.
     """
 
     times: list[tuple[Kind, float]] = field(default_factory=list)
@@ -100,8 +100,8 @@ class Measured:
         self.losses = 0 if pays else self.losses + 1
         if not pays and self.losses < LOSSES:
             return "probe", ""
-        mode, how = ("coded", "compresses") if pays else ("whole", "does not compress")
-        self.losses, self.settled_s = 0, 0.0
+        mode, how, kind = ("coded", "compresses", Kind.CODED) if pays else ("whole", "does not compress", Kind.WHOLE)
+        self.losses, self.settled_s = 0, median(seconds for its, seconds in self.times[_WARM_UP:] if its is kind)
         return mode, f"{how} from step {step} on: a step takes {ratio:.2f} times as long with it (within {noise:.2f})"
 
     def while_settled(self, step: int, decision: Decision) -> tuple[str, str]:

@@ -32,7 +32,7 @@ from ringdp.text.units import counted
 _LIVES, LEFT = "", "left"
 _BEATS = 5  # in the time after which a host is lost
 _MOST_PERIOD_S = 1.0  # between two
-_STARTING_S = 30.0
+_BUSY_S = 30.0  # after which a host is lost while its programs start or end
 _SAY_AFTER_S = 5.0
 _STOPPED_S = 5.0  # for which the host with the store waits for others when its user stops it
 _PAUSE_S = 0.05
@@ -100,8 +100,8 @@ class Hosts:
     """All hosts, as the supervisor of this one sees them. One thread, but for the watchdog.
 
     number: of this host. told: what all hosts must be told alike; ValueError where the one that serves the store was
-    told otherwise. timeout_s: a host that has not counted for so long is lost; longer before the training, while
-    programs start. end: what the watchdog does to this host's ranks.
+    told otherwise. timeout_s: a host that has not counted for so long is lost; longer before and after the training,
+    while programs start and end, as nobody waits for a step then. end: what the watchdog does to this host's ranks.
     """
 
     def __init__(
@@ -117,7 +117,7 @@ class Hosts:
         self._store = dist.PrefixStore(PREFIX, store)
         self.serves, self._wanted_s = serves, timeout_s
         self.period_s = min(_MOST_PERIOD_S, timeout_s / _BEATS)  # in which this host counts once
-        self.timeout_s = max(timeout_s, _STARTING_S)
+        self.timeout_s = max(timeout_s, _BUSY_S)
         self.end: Callable[[], object] = lambda: None
         self._hosts: dict[int, _Host] = {}  # in the order in which they have come
         self._counted = self._looked = time.monotonic()
@@ -174,6 +174,10 @@ class Hosts:
     def training_begins(self) -> None:
         """From now on timeout_s is what was given."""
         self.timeout_s = self._wanted_s
+
+    def training_ends(self) -> None:
+        """From now on it is as long as before it."""
+        self._wanted_s = self.timeout_s = max(self._wanted_s, _BUSY_S)
 
     def attend(self) -> None:
         """By the supervisor, again and again, whatever it waits for. HostIsLost where the job has ended."""

@@ -237,7 +237,9 @@ class Supervisor:
         if lost is None:
             return
         is_training, world = self._worlds.is_training(), self._worlds.current()
-        if is_training:
+        if world.is_closed:
+            self._hosts.training_ends()
+        elif is_training:
             self._hosts.training_begins()
         for host, why in lost:
             if why != LEFT:

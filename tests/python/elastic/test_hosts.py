@@ -131,6 +131,17 @@ def test_before_the_training_hosts_may_be_silent_for_longer(come):
     assert looks(first, lambda found: time.monotonic() > until) == []
 
 
+def test_after_the_training_hosts_may_be_silent_for_longer(come, monkeypatch):
+    """Also for one that has left and waits for the others."""
+    monkeypatch.setattr(module, "_STOPPED_S", 3 * TIMEOUT_S)
+    first, _ = come(), come()
+    first.training_begins()
+    first.training_ends()
+    until = time.monotonic() + 3 * TIMEOUT_S
+    assert looks(first, lambda found: time.monotonic() > until) == []
+    assert first.leave(is_stopped=lambda: True) == []
+
+
 def test_a_host_that_was_stopped_itself_does_not_take_others_for_lost(come):
     first, second = come(), come()
     first.training_begins()
