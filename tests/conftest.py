@@ -13,11 +13,11 @@ from typing import Any
 
 import pytest
 import torch
-from far import FAR, FarNetwork, why_not_far
 from forked import run_forked, without_settings
-from jobs import Job
-from namespaces import Network, why_impossible
+from jobs import FAR, Job
 from ranks import KeptWorlds, World, open_worlds
+from ringdp.tools.netns.far import FarNetwork, why_not_far
+from ringdp.tools.netns.namespaces import Network, why_impossible
 from stand_in import built
 
 LIMIT_S = 300  # for what hangs: under load ten, what takes ten seconds takes minutes

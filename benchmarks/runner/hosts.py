@@ -1,20 +1,16 @@
 """Hosts of a benchmark: network namespaces of this machine whose links are shaped to a rate by token buckets.
 
 Both directions of every host's link are shaped: from the host at its own end, towards it at the switch's. The networks
-are those of the tests over several hosts (tests/hosts/namespaces.py, and far.py where hosts are far apart), so there is
-one description of each.
+are those of the tests over several hosts (ringdp.tools.netns), so there is one description of each.
 """
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 
-sys.path.append(str(Path(__file__).resolve().parents[2] / "tests/hosts"))
-from far import FarNetwork, why_not_far
-from namespaces import MAX_HOSTS, Network, ip, why_impossible
+from ringdp.tools.netns.far import FarNetwork, why_not_far
+from ringdp.tools.netns.namespaces import MAX_HOSTS, Network, ip, why_impossible
 
 BURST = "256kb"  # the bucket's size: far below the tensors that are measured
 

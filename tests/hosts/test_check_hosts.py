@@ -6,8 +6,7 @@ import json
 import subprocess
 
 import pytest
-from far import FAR
-from jobs import PORT, RankCommand
+from jobs import FAR, PORT, RankCommand
 
 EPHEMERAL = "32768-60999"
 MEGABITS = 200

@@ -17,9 +17,10 @@ from pathlib import Path
 import churn
 import pytest
 import ringdp
-from far import FAR, FarNetwork, why_not_far
 from forked import without_settings
-from namespaces import Network, why_impossible
+from jobs import FAR
+from ringdp.tools.netns.far import FarNetwork, why_not_far
+from ringdp.tools.netns.namespaces import Network, why_impossible
 
 PROGRAM = Path(__file__).resolve().with_name("elastic_on_host.py")
 LIMIT_S = 240.0

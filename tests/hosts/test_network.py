@@ -6,7 +6,7 @@ import re
 import time
 
 import pytest
-from far import FAR
+from jobs import FAR
 
 
 def test_by_default_the_interface_that_leads_to_the_master(make_job):

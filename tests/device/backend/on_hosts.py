@@ -10,8 +10,8 @@ from datetime import timedelta
 from pathlib import Path
 
 import torch.distributed as dist
-from namespaces import Network
 from ranks import HERE, World
+from ringdp.tools.netns.namespaces import Network
 
 CLONE_NEWNET = 0x40000000
 

@@ -12,10 +12,10 @@ import pytest
 import torch
 import torch.distributed as dist
 from exchanges import mine
-from namespaces import why_impossible
 from native import PATIENCE_S, WINDOW_BYTES, arrive, bits, described
 from on_hosts import world_on
 from ranks import HERE, World, values_of
+from ringdp.tools.netns.namespaces import why_impossible
 from stand_in import backend_of, error_of
 from test_device_queue import absent, behind, callers_named, end, hang
 from test_queued_call import differences

@@ -1,4 +1,4 @@
-"""Hosts for tests: network namespaces of this machine, joined by switches that live in a namespace of their own.
+"""Hosts near each other: network namespaces of this machine, joined by switches in a namespace of their own. Root.
 
     with Network(2) as network:
         network.hosts[0].address        # 10.77.x.1 on eth0; `second` is 10.77.y.1 on eth1
@@ -55,6 +55,12 @@ def why_impossible() -> str:
     return ""
 
 
+def check_size(size: int) -> None:
+    """ValueError unless there can be so many hosts."""
+    if not 1 <= size <= MAX_HOSTS:
+        raise ValueError(f"{size} hosts: there can be 1 to {MAX_HOSTS}")
+
+
 class Namespace:
     """A network namespace that exists inside the `with` block."""
 
@@ -92,10 +98,13 @@ class Host:
 
 
 class Network:
-    """`size` hosts on two switches. Their names carry our process id, so that test runs can be side by side."""
+    """`size` hosts on two switches. Their names carry our process id, so that several can be side by side.
+
+    ValueError: more than MAX_HOSTS. Refused: what the kernel or ip(8) does not do; nothing stays behind.
+    """
 
     def __init__(self, size: int) -> None:
-        assert 1 <= size <= MAX_HOSTS
+        check_size(size)
         self._name = f"ringdp-{os.getpid()}-{next(_numbers)}"
         self._switch = f"{self._name}-switch"
         self._stack = ExitStack()

@@ -19,13 +19,11 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
-from types import MappingProxyType
 
-from namespaces import MAX_HOSTS, Host, Namespace, ip, why_impossible
+from ringdp.tools.netns.namespaces import Host, Namespace, check_size, ip, why_impossible
 
 SOURCE = Path(__file__).with_name("far.c")
 QUEUE_MS = 50.0
-FAR = MappingProxyType({"rtt_ms": 50.0, "loss": 0.001})  # the path of tests that hold for near hosts, too
 _numbers = count()
 
 
@@ -66,7 +64,11 @@ class Traffic:
 
 
 class FarNetwork:
-    """`size` hosts of one rate, `rtt_ms` apart. loss: a share of packets; with one seed the same ones in every run."""
+    """`size` hosts of one rate, `rtt_ms` apart. loss: a share of packets; with one seed the same ones in every run.
+
+    The names of their namespaces carry our process id. ValueError: more than MAX_HOSTS. RuntimeError: far.c does not
+    compile, or has ended; nothing stays behind.
+    """
 
     def __init__(
         self,
@@ -77,7 +79,7 @@ class FarNetwork:
         jitter_ms: float = 0.0,
         seed: int = 1,
     ) -> None:
-        assert 1 <= size <= MAX_HOSTS
+        check_size(size)
         self._name = f"ringdp-{os.getpid()}-far{next(_numbers)}"
         self._size = size
         self._settings = [str(each) for each in (rtt_ms / 2, jitter_ms, megabits, QUEUE_MS, loss, seed)]
@@ -90,10 +92,14 @@ class FarNetwork:
             names = [undo.enter_context(Namespace(f"{self._name}-host{n}")) for n in range(self._size)]
             program = _compiled(undo.enter_context(tempfile.TemporaryDirectory(prefix="far-")))
             pipe = subprocess.PIPE
-            self._carrier = subprocess.Popen([program, *self._settings, *names], stdin=pipe, stdout=pipe, text=True)
+            # In a session of its own: Ctrl-C in a terminal is for the ranks, which need the network to end well.
+            self._carrier = subprocess.Popen(
+                [program, *self._settings, *names], stdin=pipe, stdout=pipe, text=True, start_new_session=True
+            )
             undo.callback(self.close)
             assert self._carrier.stdout is not None
-            assert self._carrier.stdout.readline() == "ready\n", "far.c has ended"
+            if self._carrier.stdout.readline() != "ready\n":
+                raise RuntimeError("far.c has ended; its own output says why")
             for number, name in enumerate(names, start=1):
                 ip("-n", name, "link", "set", "lo", "up")
                 ip("-n", name, "address", "add", f"10.78.0.{number}/24", "dev", "eth0")
@@ -128,5 +134,6 @@ class FarNetwork:
         finally:
             carrier.kill()
             carrier.wait()
-        assert carrier.returncode == 0, "far.c has failed; its own output says why"
+        if carrier.returncode:
+            raise RuntimeError("far.c has failed; its own output says why")
         return [Traffic(*map(int, line.split())) for line in said.splitlines()]
