@@ -77,11 +77,15 @@ class Allotment:
         """(offset, length) of the elements of a fragment that this rank owns."""
         return self.shards(elements).of(rank)
 
-    def bytes_sent(self, rank: int, elements: int, codecs: Codecs) -> int:
-        """By this rank to others, for one exchange of a fragment of so many elements."""
+    def bytes_by_half(self, rank: int, elements: int, codecs: Codecs) -> tuple[int, int]:
+        """By this rank to others in each half of the way, for one exchange of a fragment of so many elements."""
         shards, contributions = self.shards(elements), len(self.nodes(rank, codecs)) * codecs.contributions.block_bytes
         means = (self.ranks - 1) * shards.blocks(rank) * codecs.means.block_bytes
-        return shards.bytes_to_owners(rank, contributions) + means
+        return shards.bytes_to_owners(rank, contributions), means
+
+    def bytes_sent(self, rank: int, elements: int, codecs: Codecs) -> int:
+        """Of both halves."""
+        return sum(self.bytes_by_half(rank, elements, codecs))
 
 
 def tree_sum(begin: int, end: int, node: Callable[[int, int], Tensor | None]) -> Tensor:

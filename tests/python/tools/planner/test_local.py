@@ -33,7 +33,7 @@ def test_one_worker_on_each_rank_sends_an_all_reduce_of_codes():
     for name, row in rows().items():
         assert row[1] == near(2 * 7 / 8 * BYTES[name] * 128e6 / 100)
         assert row[2] == near(BYTES[name] / 4 / 100)
-        assert row[3:] == (None,) * 5
+        assert row[3:] == (None,) * 6
     assert asked()["bytes_per_step_int8"] == rows()["int8"][1]
 
 
@@ -52,21 +52,41 @@ def test_alone_nothing_is_sent():
 
 def test_rates_and_times():
     found = rows(fragments="4", delay="10", bandwidth="10MB/s", step_seconds="2s")
+    apart = rows(fragments="4", delay="10", bandwidth="10MB/s", step_seconds="2s", rtt="3s")
     for name, row in found.items():
         fragment = 2 * 7 / 8 * BYTES[name] * 32e6
+        assert apart[name][:5] == row[:5] and apart[name][5] == pytest.approx(row[5] + 3)
         assert row[3] == near(4 * fragment / 100 / 2)
         assert row[4] == near(fragment / (10 * 2))
         assert row[5] == near(fragment / 10e6)
-        least_delay, least_every = row[6], row[7]
-        assert least_delay * 2 >= row[5] > (least_delay - 1) * 2
+        least_delay, least_every, ratio = row[6:]
+        # Both halves are hidden, each by half of the steps; in one step less they are not.
+        assert rows_with(least_delay)[name][8] == 1 < rows_with(least_delay - 1)[name][8]
+        assert ratio == 1 if least_delay <= 10 else ratio > 1
         # In so many steps all fragments pass the link, and in one less they do not, or none could be that late.
         assert least_every * 2 >= 4 * row[5] * 0.999 and least_every > least_delay
         assert (least_every - 1) * 2 < 4 * row[5] or least_every == least_delay + 1
 
 
+def rows_with(delay: int) -> dict[str, tuple]:
+    """Of test_rates_and_times with another delay."""
+    return rows(fragments="4", bandwidth="10MB/s", step_seconds="2s", **({"delay": str(delay)} if delay else {}))
+
+
+def test_what_is_not_hidden_is_waited_for():
+    """8 MB to the owners and as much from them in 0.8 s each, and 0.1 s of half a round trip; 4 times in 20 s."""
+    link = {"params": "16M", "workers": "2", "every": "40", "fragments": "4", "bandwidth": "10MB/s", "rtt": "200ms"}
+    waited = {"": 1.8, "1": 1.3, "2": 0.8, "3": 0.4, "4": 0.0}
+    for delay, exposed in waited.items():
+        given = {**link, "step_seconds": "500ms", **({"delay": delay} if delay else {})}
+        row = rows(**given)["none"]
+        assert (row[5], row[6]) == (near(1.8), 4) and row[7] == 13
+        assert row[8] == near(1 + 4 * exposed / 20)
+
+
 def test_advice():
-    said = " ".join(asked(delay="3", bandwidth="10MB/s", step_seconds="5s").advice)
-    assert "delay=3 hides the way with compress int4, topk, topk-2bit" in said
+    said = " ".join(asked(delay="4", bandwidth="10MB/s", step_seconds="5s").advice)
+    assert "delay=4 hides the way with compress int4, topk, topk-2bit" in said
     said = " ".join(asked(delay="1", bandwidth="1MB/s", step_seconds="1s").advice)
     assert "delay=1 hides the way with compress of none of these" in said
     assert "ranks wait while a fragment is on its way" in " ".join(asked().advice)
