@@ -15,9 +15,9 @@ from typing import Any, Protocol
 
 import ringdp
 import torch
-from gpt_task import Task
 from ringdp.compress import Codes
 from ringdp.examples.gpt import Shape, learning_rate, set_rate
+from ringdp.examples.gpt_task import Task
 from ringdp.testing import one_process
 from torch import Tensor, nn
 

@@ -35,6 +35,7 @@ from functools import partial
 from statistics import median
 from typing import Any
 
+from ringdp.examples.over_time import Run, run_of
 from runner.hosts import Distance
 from runner.job import run_job
 from runner.program import Bar, Curves, add_outputs, check_least, check_outputs, head, names, publish
@@ -121,38 +122,6 @@ def why_not_torchft(python: str) -> str:
 
 
 @dataclass(frozen=True)
-class Run:
-    """One training. losses: by step. seconds, sent: at the end of each step, from the first one on."""
-
-    losses: Mapping[int, float]
-    seconds: Sequence[float]
-    sent: Sequence[int]
-    period: int
-
-    def reached(self, target: float) -> int | None:
-        """The first step after which the loss is at the target."""
-        return next((step for step, loss in sorted(self.losses.items()) if loss <= target), None)
-
-    def time_to(self, target: float) -> float:
-        """Seconds; infinite where it is not reached."""
-        step = self.reached(target)
-        return math.inf if step is None else self.seconds[step]
-
-    def per_step(self, totals: Sequence[float]) -> float:
-        """In the second half, of whole periods."""
-        half = len(totals) // 2 // self.period * self.period
-        last = (len(totals) - 1) // self.period * self.period
-        return (totals[last] - totals[half]) / (last - half)
-
-
-def run_of(reports: Sequence[dict[str, Any]]) -> Run:
-    """A step ends when it does on the last rank; bytes are rank 0's."""
-    losses = {int(step): loss for own in reports for step, loss in own["losses"].items()}
-    seconds = [max(each) for each in zip(*(own["seconds"] for own in reports), strict=True)]
-    return Run(losses, seconds, reports[0]["sent"], reports[0]["period"])
-
-
-@dataclass(frozen=True)
 class Row:
     """Medians over rounds. None: where the target is not reached."""
 
@@ -186,7 +155,7 @@ def rows_of(rounds: Sequence[Mapping[str, Run]], target: float, rate: float, rtt
             step=median(run.per_step(run.seconds) for run in runs),
             sent=sent,
             of_gloo=sent / median(run.per_step(run.sent) for run in gloo),
-            last_loss=median(run.losses[max(run.losses)] for run in runs),
+            last_loss=median(run.last_loss for run in runs),
         )
         rows.append(row)
     return rows
@@ -260,7 +229,7 @@ def target_of(options: argparse.Namespace) -> float:
     if options.target is not None:
         return float(options.target)
     plain = run_of(run_job("time_to_loss_rank", asdict(job_of(options, ONE_PROCESS, options.target_step)), 1))
-    return math.ceil(1e3 * (plain.losses[max(plain.losses)] + 5e-4)) / 1e3
+    return math.ceil(1e3 * (plain.last_loss + 5e-4)) / 1e3
 
 
 def round_of(options: argparse.Namespace, number: int, rate: float, rtt_ms: float) -> dict[str, Run]:
@@ -298,8 +267,7 @@ def main() -> int:
                 rows += found
                 bars += bars_of(rounds, found, target)
                 for name, run in rounds[0].items():
-                    points = [(run.seconds[step], loss) for step, loss in sorted(run.losses.items())]
-                    curves[f"{name}, {1e3 * rate:g} Mb/s, {rtt:g} ms"] = points
+                    curves[f"{name}, {1e3 * rate:g} Mb/s, {rtt:g} ms"] = run.curve
     except (RuntimeError, ValueError) as problem:
         print(f"time_to_loss: {problem}", file=sys.stderr)
         return 1

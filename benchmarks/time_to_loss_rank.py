@@ -7,22 +7,20 @@ from __future__ import annotations
 
 import os
 import socket
-import time
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import ringdp
 import torch
 import torch.distributed as dist
-from gpt_task import Task
-from ringdp.examples.gpt import Shape, set_rate
+from ringdp.examples.gpt import Shape
+from ringdp.examples.gpt_task import Task
+from ringdp.examples.over_time import Training, synchronous, timed
 from runner.job import serve
-from torch import Tensor, nn
+from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import PowerSGDState, powerSGD_hook
 from torch.nn.parallel import DistributedDataParallel as Stock
 
@@ -57,36 +55,9 @@ class Job:
     freeze: int
 
 
-@dataclass
-class Training:
-    """forward: what samples pass through. step: after the backward pass.
-
-    outcome: inside it the model has the parameters that are trained, which change after every `period` steps. workers:
-    those that this rank plays.
-    """
-
-    forward: nn.Module
-    optimizers: Sequence[torch.optim.Optimizer]
-    step: Callable[[], None]
-    outcome: Callable[[], AbstractContextManager[Any]] = nullcontext
-    period: int = 1
-    workers: Sequence[int] = field(default_factory=lambda: [dist.get_rank()])
-    end: Callable[[], object] = lambda: None
-
-
 def adamw(rate: float, parameters: Any) -> torch.optim.AdamW:
     """Of every system."""
     return torch.optim.AdamW(parameters, lr=rate)
-
-
-def synchronous(forward: nn.Module, optimizer: torch.optim.Optimizer, **others: Any) -> Training:
-    """With means of gradients in every step."""
-
-    def step() -> None:
-        optimizer.step()
-        optimizer.zero_grad()
-
-    return Training(forward, [optimizer], step, **others)
 
 
 def one_process(job: Job, model: nn.Module) -> Training:
@@ -198,56 +169,16 @@ SYSTEMS: dict[str, tuple[str, Callable[[Job, nn.Module], Training]]] = {
 }
 
 
-def sent_bytes() -> int:
-    """By this host so far, on the link to the others; 0 where there is none."""
-    for line in Path("/proc/self/net/dev").read_text().splitlines():
-        name, _, counters = line.strip().partition(":")
-        if name == "eth0":
-            return int(counters.split()[8])
-    return 0
-
-
 def run(job: Job) -> dict[str, Any]:
-    """Of this rank: seconds and bytes sent, from the first step to the end of each, and losses by step. Collective.
-
-    Losses are of every rank the share that it has judged. What copies take is not in the seconds.
-    """
+    """Of this rank. Collective."""
     task = Task(Shape(**job.shape), job.batch, job.workers)
     model = task.model()
     training = SYSTEMS[job.system][1](job, model)
-    note = training.period * -(-job.note // training.period)
-    copies: dict[int, list[Tensor]] = {0: _copied(model)}
-    dist.barrier()
-    begun, before = time.monotonic(), sent_bytes()
-    seconds, sent = [0.0], [0]
-    for step in range(1, job.steps + 1):
-        for optimizer in training.optimizers:
-            set_rate(optimizer, job.rate * min(1.0, step / max(1, job.warm_up)))
-        for worker in training.workers:
-            (task.loss(training.forward, worker, step - 1) / len(training.workers)).backward()
-        training.step()
-        seconds.append(time.monotonic() - begun)
-        sent.append(sent_bytes() - before)
-        if step % note == 0:
-            paused = time.monotonic()
-            with training.outcome():
-                copies[step] = _copied(model)
-            begun += time.monotonic() - paused
-    training.end()
-    own = list(copies)[dist.get_rank() :: dist.get_world_size()]
-    losses = {str(step): _judged(task, model, copies[step]) for step in own}
-    return {"seconds": seconds, "sent": sent, "losses": losses, "period": training.period}
 
+    def rate(step: int) -> float:
+        return job.rate * min(1.0, step / max(1, job.warm_up))
 
-def _copied(model: nn.Module) -> list[Tensor]:
-    return [parameter.detach().clone() for parameter in model.parameters()]
-
-
-@torch.no_grad()
-def _judged(task: Task, model: nn.Module, values: Sequence[Tensor]) -> float:
-    for parameter, value in zip(model.parameters(), values, strict=True):
-        parameter.copy_(value)
-    return task.held_out_loss(model)
+    return timed(task, model, training, steps=job.steps, note=job.note, rate=rate)
 
 
 if __name__ == "__main__":

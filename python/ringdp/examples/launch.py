@@ -1,4 +1,5 @@
-"""Starting the ranks of an example: torchrun does it. Without torchrun an example becomes torchrun.
+"""Starting the ranks of an example: torchrun does it. Without torchrun an example becomes torchrun, or starts one rank
+on each of several hosts of this machine.
 
 Also what ranks do outside collectives: they end on Ctrl-C or SIGTERM, and wait for work that only rank 0 does.
 """
@@ -9,18 +10,21 @@ import argparse
 import json
 import os
 import signal
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from types import FrameType
 from typing import Any
 
 import torch.distributed as dist
 
 from ringdp.cli.arguments import positive
+from ringdp.tools.netns.namespaces import Host
 
 MAX_RANKS = 64  # here; torchrun starts more
+LOOK_EVERY_S = 0.02
 
 
 def started_by_torchrun() -> bool:
@@ -103,6 +107,47 @@ def on_ranks(
     return 0
 
 
+STORE_PORT = 29500  # of hosts whose networks are their own
+END_S = 10.0  # for the other ranks to say what they have to say, once one has failed
+
+
+def on_hosts(module: str, hosts: Sequence[Host], arguments: Sequence[str]) -> int:
+    """One rank of an example on each of several hosts of this machine, to their end; the exit status of the first rank
+    that fails, or 0.
+
+    They share this process's output. Where one fails, or an exception passes here (Interrupt raises SystemExit), no
+    rank stays behind. Main thread only.
+    """
+    common = {"WORLD_SIZE": len(hosts), "LOCAL_RANK": 0, "LOCAL_WORLD_SIZE": 1, "OMP_NUM_THREADS": 1}
+    common |= {"MASTER_ADDR": hosts[0].address, "MASTER_PORT": STORE_PORT}
+    ranks: list[subprocess.Popen[bytes]] = []
+    with ExitStack() as stack:
+        for rank, host in enumerate(hosts):
+            command = host.command([sys.executable, "-m", module, *arguments])
+            variables = {name: str(value) for name, value in {**common, "RANK": rank}.items()}
+            # In sessions of their own, as a terminal's Ctrl-C would end each rank in the middle of a line.
+            ranks.append(subprocess.Popen(command, env={**os.environ, **variables}, start_new_session=True))
+            stack.callback(_end, ranks[-1])
+        failed, deadline = 0, float("inf")
+        while any(rank.poll() is None for rank in ranks) and time.monotonic() < deadline:
+            if not failed and (failed := _failure(ranks)):
+                deadline = time.monotonic() + END_S
+            time.sleep(LOOK_EVERY_S)
+        return failed or _failure(ranks)
+
+
+def _failure(ranks: Sequence[subprocess.Popen[bytes]]) -> int:
+    """As a shell tells it: 128 + n after signal n."""
+    failed = next((rank.returncode for rank in ranks if rank.returncode), 0)
+    return 128 - failed if failed < 0 else failed
+
+
+def _end(rank: subprocess.Popen[bytes]) -> None:
+    if rank.poll() is None:
+        os.killpg(rank.pid, signal.SIGKILL)
+        rank.wait()
+
+
 class Interrupt:
     """Takes over SIGINT and SIGTERM. Main thread only.
 
@@ -136,7 +181,6 @@ class Interrupt:
 
 
 LIMIT_S = 1800.0
-LOOK_EVERY_S = 0.02
 
 
 def on_rank_zero(name: str, work: Callable[[], str]) -> str:

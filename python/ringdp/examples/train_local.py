@@ -11,34 +11,26 @@ from __future__ import annotations
 
 import argparse
 import sys
-import sysconfig
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import Tensor, nn
+from torch import nn
 
 import ringdp
 from ringdp.cli.arguments import positive
 from ringdp.compress.codec import NAMES
-from ringdp.elastic import Leaves
 from ringdp.examples import launch
-from ringdp.examples.gpt import GPT, Shape, Windows, check_same_text, next_token_loss, read_corpus
+from ringdp.examples.gpt import Shape, check_same_text
+from ringdp.examples.gpt_task import Task
 from ringdp.local.options import Options
 from ringdp.testing import one_process_local, parameters_hash
 from ringdp.text.units import byte_size, counted
 
 MODULE = "ringdp.examples.train_local"
 SHAPE = Shape(context=64, dim=64, layers=2, dropout=0.1)
-BATCH, RATE, TEXT_BYTES, HELD_OUT = 4, 3e-3, 1 << 20, 64
-
-
-def network() -> nn.Module:
-    """The same in every process."""
-    torch.manual_seed(0)
-    return GPT(SHAPE)
+BATCH, RATE = 4, 3e-3
 
 
 def inner(parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
@@ -51,38 +43,13 @@ def arguments_of(options: argparse.Namespace) -> dict[str, Any]:
     return {name: getattr(options, name) for name in ("workers", "every", "fragments", "delay", "compress")}
 
 
-class Text:
-    """What each worker reads in each step, and what none of them reads. batch: windows of a worker in a step."""
-
-    def __init__(self, workers: int, context: int = SHAPE.context, batch: int = BATCH, seed: int = 0) -> None:
-        self.corpus = read_corpus(Path(sysconfig.get_path("stdlib")), TEXT_BYTES)
-        self._windows = Windows(self.corpus.train, context, "training")
-        self._held_out = Windows(self.corpus.validation, context, "validation")
-        self._samples = Leaves(len(self._windows), micro_batch=batch, micro_batches=workers, seed=seed)
-
-    def loss(self, model: nn.Module, worker: int, step: int) -> Tensor:
-        """Of a worker's batch in a step; a pure function of both."""
-        epoch, place = divmod(step, self._samples.steps(0))
-        chosen = self._samples.indices(epoch, place, worker)
-        return next_token_loss(model, torch.stack([self._windows[index] for index in chosen]))
-
-    @torch.no_grad()
-    def held_out_loss(self, model: nn.Module) -> float:
-        """Of text that is not trained on."""
-        model.eval()
-        windows = [self._held_out[index] for index in range(min(HELD_OUT, len(self._held_out)))]
-        loss = next_token_loss(model, torch.stack(windows)).item()
-        model.train()
-        return loss
-
-
 def work(options: argparse.Namespace) -> dict[str, Any]:
     """The training, on every rank; the report. Collective."""
-    ranks, text = dist.get_world_size(), Text(options.workers)
-    check_same_text(text.corpus)
+    ranks, task = dist.get_world_size(), Task(SHAPE, BATCH, options.workers)
+    check_same_text(task.corpus)
     arguments = arguments_of(options)
-    model = network()
-    before = text.held_out_loss(model)
+    model = task.model()
+    before = task.held_out_loss(model)
     local = ringdp.DiLoCo(model, inner, **arguments)
     says = dist.get_rank() == 0 and not options.json
     if says:
@@ -92,7 +59,7 @@ def work(options: argparse.Namespace) -> dict[str, Any]:
         total = torch.zeros(())
         for worker in local.workers():
             with local.worker(worker):
-                loss = text.loss(model, worker, step)
+                loss = task.loss(model, worker, step)
                 loss.backward()
             total += loss.detach()
         local.step()
@@ -103,9 +70,9 @@ def work(options: argparse.Namespace) -> dict[str, Any]:
                 print(f"step {local.steps:4} of {options.steps}  loss {losses[-1]:.4f}", flush=True)
     parameters = sum(parameter.numel() for parameter in model.parameters())
     with local.outer():
-        after, found = text.held_out_loss(model), parameters_hash(model)
-    alone = network()
-    one_process_local(alone, inner, text.loss, steps=options.steps, **arguments)
+        after, found = task.held_out_loss(model), parameters_hash(model)
+    alone = task.model()
+    one_process_local(alone, inner, task.loss, steps=options.steps, **arguments)
     return {
         "ranks": ranks,
         **arguments,
