@@ -22,12 +22,16 @@ from ringdp.testing import one_process
 from torch import Tensor, nn
 
 SHAPE = Shape(context=64, dim=64, layers=2)
+HELD_OUT = 512  # sequences: so many that the difference of two trainings is not that of their choice
 GPT, QUADRATIC = "gpt", "quadratic"
 
 
 @dataclass(frozen=True)
 class Case:
-    """method: of METHODS. batch: samples of each rank in a step of the GPT. outer: more arguments of ringdp.DiLoCo."""
+    """method: of METHODS. batch: samples of each rank in a step of the GPT. outer: more arguments of ringdp.DiLoCo.
+
+    Two equal cases have the same outcome.
+    """
 
     part: str
     problem: str
@@ -87,6 +91,7 @@ METHODS: dict[str, dict[str, Method]] = {
         "diloco-50": _local(50),
         "diloco-50-muon": _local(50, muon=True),
         "diloco-50-int4": _local(50, compress="int4"),
+        "diloco-10-topk": _local(10, compress="topk"),
         "diloco-50-topk": _local(50, compress="topk"),
     },
 }
@@ -153,7 +158,7 @@ def problem_of(case: Case) -> Problem:
     return (
         Quadratic(case.ranks, case.seed)
         if case.problem == QUADRATIC
-        else Task(SHAPE, case.batch, case.ranks, case.seed)
+        else Task(SHAPE, case.batch, case.ranks, case.seed, HELD_OUT)
     )
 
 

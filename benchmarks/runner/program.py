@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from runner import machine
@@ -130,29 +131,46 @@ def publish(
     rows: Sequence[Mapping[str, Any]],
     bars: Sequence[Bar],
     chart: Chart | Curves,
+    more: Mapping[str, Any] = MappingProxyType({}),
 ) -> int:
-    """Bars to the screen, everything into the files that were asked for. 1 when --check finds a bar not held."""
+    """Bars to the screen, everything into the files that were asked for. 1 when --check finds a bar not held.
+
+    more: for the JSON.
+    """
     for bar in bars:
         print(bar)
-    settings = {k: v for k, v in vars(options).items() if not isinstance(v, Path) and v is not None}
-    result = {
-        "command": shlex.join(["python", *sys.argv]),
-        "title": title,
-        "machine": facts,
-        "settings": settings,
-        "rows": [dict(row) for row in rows],
-        "bars": [{**asdict(bar), "held": bar.held} for bar in bars],
-    }
-    write(options, result)
+    write(options, result_of(options, title, facts, rows, bars, more))
     if options.plot:
         draw(chart, title, options.plot)
     return int(options.check and not all(bar.held for bar in bars))
 
 
+def result_of(
+    options: argparse.Namespace,
+    title: str,
+    facts: dict[str, object],
+    rows: Sequence[Mapping[str, Any]],
+    bars: Sequence[Bar],
+    more: Mapping[str, Any],
+) -> dict[str, Any]:
+    """What publish() writes as JSON."""
+    return {
+        "command": shlex.join(["python", *sys.argv]),
+        "title": title,
+        "machine": facts,
+        "settings": {k: v for k, v in vars(options).items() if not isinstance(v, Path) and v is not None},
+        "rows": [dict(row) for row in rows],
+        "bars": [{**asdict(bar), "held": bar.held} for bar in bars],
+        **more,
+    }
+
+
 def write(options: argparse.Namespace, result: Mapping[str, Any]) -> None:
-    """The result to --json, if it was asked for."""
+    """The result to --json, if it was asked for; whoever reads meanwhile, or after a kill, finds all of one result."""
     if options.json:
-        options.json.write_text(json.dumps(result, indent=1) + "\n")
+        unfinished = options.json.with_name(f"{options.json.name}.new")
+        unfinished.write_text(json.dumps(result, indent=1) + "\n")
+        unfinished.replace(options.json)
 
 
 def head(title: str) -> dict[str, object]:

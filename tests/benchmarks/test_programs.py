@@ -13,9 +13,7 @@ import fat_pipes
 import leaves
 import ledger
 import pytest
-import quality
 import round_trips
-import time_to_loss
 import torch
 import zero
 import zero_memory
@@ -333,102 +331,6 @@ def test_decisions_are_right_and_can_be_followed(tmp_path):
     assert (shared["mode"], link["mode"], throttled["mode"]) == ("plain", "codes", "codes")
     assert shared["replayed"] and link["replayed"] and throttled["replayed"]
     assert throttled["since"] > 80
-
-
-# benchmarks/time_to_loss.py: its arithmetic, bad input, and one run.
-
-
-def run_that(losses: dict[int, float], step_s: float, step_bytes: int, period: int = 1) -> time_to_loss.Run:
-    return time_to_loss.Run(losses, [step_s * n for n in range(9)], [step_bytes * n for n in range(9)], period)
-
-
-def test_the_target_is_reached_by_the_first_copy_that_is_as_good():
-    gloo = run_that({0: 5.0, 4: 3.0, 8: 2.0}, 1.0, 1000)
-    local = run_that({0: 5.0, 3: 2.4, 6: 2.6}, 0.1, 100, period=3)
-    never = run_that({0: 5.0, 8: 2.6}, 0.1, 255)
-    rounds = [{"gloo": gloo, "diloco": local, "ringdp-int8": never}]
-    rows = {row.system: row for row in time_to_loss.rows_of(rounds, 2.5, 0.1, 50)}
-    assert (rows["gloo"].seconds, rows["gloo"].at_step, rows["gloo"].x_gloo) == (8.0, 8, 1.0)
-    assert rows["diloco"].seconds == pytest.approx(0.3) and rows["diloco"].x_gloo == pytest.approx(8 / 0.3)
-    assert (rows["ringdp-int8"].seconds, rows["ringdp-int8"].at_step, rows["ringdp-int8"].x_gloo) == (None, None, 0.0)
-    assert rows["diloco"].of_gloo == pytest.approx(0.1) and rows["diloco"].last_loss == 2.6
-    bars = time_to_loss.bars_of(rounds, list(rows.values()), 2.5)
-    assert [bar.held for bar in bars] == [True, False, True], "bytes, int8 that never gets there, DiLoCo"
-
-
-def test_bytes_are_those_of_whole_rounds_of_the_second_half():
-    sent = [0, 0, 0, 6, 6, 6, 12, 12, 12]  # in every third step
-    assert time_to_loss.Run({}, sent, sent, 3).per_step(sent) == 2
-
-
-def test_bad_input_of_time_to_loss_is_refused():
-    assert "'100': write bits per second" in run("time_to_loss.py", "--rate", 100, status=2)
-    assert "gloo must be one of them" in run("time_to_loss.py", "--systems", "ringdp", status=2)
-    assert "'nccl' is none of gloo," in run("time_to_loss.py", "--systems", "nccl", status=2)
-    assert "--target-step 200 is more than --steps 160" in run("time_to_loss.py", "--target-step", 200, status=2)
-    assert "--every is 4, must be above the delay" in run("time_to_loss.py", "--every", 4, status=2)
-    absent = ("--systems", "all", "--torchft-python", "/no/such/python")
-    assert "--torchft-python /no/such/python: No such file" in run("time_to_loss.py", *absent, status=2)
-
-
-@pytest.mark.long
-def test_loss_is_noted_over_time(tmp_path):
-    if reason := why_not_far():
-        pytest.skip(reason)
-    out, picture = tmp_path / "r.json", tmp_path / "r.png"
-    tiny = ("--layers", 1, "--dim", 32, "--context", 32, "--steps", 16, "--target-step", 4, "--note", 2, "--every", 6)
-    systems = ("gloo", "ringdp-int8", "diloco")
-    run("time_to_loss.py", *tiny, "--systems", ",".join(systems), "--rounds", 1, "--json", out, "--plot", picture)
-    rows = {row["system"]: row for row in read(out)["rows"]}
-    assert tuple(rows) == systems and picture.stat().st_size > 10_000
-    assert rows["gloo"]["at_step"] == 4
-    assert rows["gloo"]["last_loss"] == pytest.approx(rows["ringdp-int8"]["last_loss"], abs=0.05)
-    assert rows["ringdp-int8"]["of_gloo"] < 0.35 and rows["diloco"]["of_gloo"] < 0.25
-    assert all(row["curve"][-1][1] < row["curve"][0][1] for row in rows.values()), "loss falls"
-
-
-# benchmarks/quality.py: a run of each part, its choice of rates, bad input.
-
-
-def test_quality_takes_the_best_rate_and_compares_by_seed(monkeypatch):
-    losses = {("ddp", 1e-3, 0): 3.0, ("ddp", 2e-3, 0): 2.0, ("ddp", 2e-3, 1): 4.0, ("diloco-10", 1e-3, 0): 2.0}
-    losses |= {("diloco-10", 2e-3, 0): 2.1, ("diloco-10", 1e-3, 1): 5.0}
-    monkeypatch.setattr(quality, "train", lambda case: quality.Outcome(losses[case.method, case.rate, case.seed], 0.0))
-    options = quality.parse(["local", "--methods", "diloco-10", "--seeds", "2", "--rates", "0.001,0.002"])
-    first, local = quality.rows_of(options, quality.Trainer(1, 6))
-    assert (first.method, first.rate, first.losses, first.ratio) == ("ddp", 2e-3, [2.0, 4.0], 1.0)
-    assert (local.rate, local.losses) == (1e-3, [2.0, 5.0])
-    assert (local.least, local.ratio, local.most) == (1.0, 1.125, 1.25)
-    (bar,) = quality.bars_of([first, local])
-    assert bar.measured == pytest.approx(1.01 / 1.125) and not bar.held
-
-
-@pytest.mark.parametrize(
-    ("part", "method"),
-    [("compress", "powersgd-1"), ("adam", "one-bit"), ("local", "diloco-10"), ("local", "diloco-50")],
-)
-def test_quality_trains_a_method_of_each_part(tmp_path, part, method):
-    out, tiny = tmp_path / "r.json", ("--seeds", 1, "--steps", 12, "--ranks", 2, "--batch", 1)
-    said = run("quality.py", part, "--methods", method, *tiny, "--problems", "gpt", "--rates", 0.001, "--json", out)
-    first, other = read(out)["rows"]
-    assert other["method"] == method and first["losses"] != other["losses"]
-    assert all(3 < row["loss"] < 6 for row in (first, other)) and "2 trainings, about" in said
-
-
-def test_on_a_quadratic_signs_need_feedback():
-    def loss(method: str, rate: float) -> float:
-        return quality.train(quality.Case("compress", "quadratic", method, rate, 0, 400, 4, 1)).loss
-
-    whole = loss("float32", 0.01)
-    assert loss("sign", 0.01) == pytest.approx(whole, rel=0.02)
-    assert loss("sign-no-feedback", 0.01) > 1.1 * whole
-
-
-def test_bad_input_of_quality_is_refused():
-    assert "--methods: 'zip' is none of float32, int8" in run("quality.py", "compress", "--methods", "zip", status=2)
-    assert "--problems: 'quadratic' is none of gpt" in run("quality.py", "local", "--problems", "quadratic", status=2)
-    assert "--rates: above 0" in run("quality.py", "adam", "--rates", 0, status=2)
-    assert "--seeds is 0, must be at least 1" in run("quality.py", "adam", "--seeds", 0, status=2)
 
 
 # benchmarks/leaves.py: its arithmetic.

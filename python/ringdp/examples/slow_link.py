@@ -139,10 +139,7 @@ def problem_of(options: argparse.Namespace, ranks: int) -> str | None:
         return "--plot needs matplotlib: pip install matplotlib"
     if options.plot and not options.plot.absolute().parent.is_dir():
         return f"--plot {options.plot}: there is no folder {options.plot.parent}"
-    if options.far:
-        options.bandwidth = options.bandwidth or units.bandwidth(LINK[0])
-        options.rtt = options.rtt or units.seconds(LINK[1])
-    elif options.bandwidth or options.rtt:
+    if not options.far and (options.bandwidth or options.rtt):
         return (
             "--bandwidth and --rtt are of the link between namespaces that this program makes: leave them out with "
             "--loopback and under torchrun"
@@ -156,9 +153,16 @@ def problem_of(options: argparse.Namespace, ranks: int) -> str | None:
     return None
 
 
+def take_link(options: argparse.Namespace) -> None:
+    """Ranks are on hosts with the link that was asked for, or the default one."""
+    options.far = True
+    options.bandwidth = options.bandwidth or units.bandwidth(LINK[0])
+    options.rtt = options.rtt or units.seconds(LINK[1])
+
+
 def on_far_hosts(options: argparse.Namespace, arguments: Sequence[str]) -> int:
     """The ranks in namespaces of this machine; the exit status."""
-    options.far = True
+    take_link(options)
     said = problem_of(options, options.nproc)
     if not said and options.nproc > MAX_HOSTS:
         said = f"--nproc is {options.nproc}: with each rank on a host of its own it can be {MAX_HOSTS} at most"
@@ -179,6 +183,8 @@ def on_far_hosts(options: argparse.Namespace, arguments: Sequence[str]) -> int:
 def main(arguments: Sequence[str] | None = None) -> int:
     """The exit status."""
     options = parser().parse_args(arguments)
+    if options.far:
+        take_link(options)
     if not launch.started_by_torchrun() and not options.loopback:
         return on_far_hosts(options, sys.argv[1:] if arguments is None else arguments)
 
