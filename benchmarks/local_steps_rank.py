@@ -55,8 +55,8 @@ def why_not(delay: int, fragments: int, every: int) -> str:
     if delay < every // fragments:
         return ""
     return (
-        f"a delay of {delay} steps with {fragments} fragments in {every} steps: the next fragment leaves before one has "
-        f"arrived; take --every {fragments * (delay + 1)} or more"
+        f"a delay of {delay} steps with {fragments} fragments in {every} steps: the next fragment leaves before one "
+        f"has arrived; take --every {fragments * (delay + 1)} or more"
     )
 
 

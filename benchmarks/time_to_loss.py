@@ -33,7 +33,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from statistics import median
-from typing import Any
 
 from ringdp.examples.over_time import Run, run_of
 from runner.hosts import Distance

@@ -1,4 +1,4 @@
-"""Programs of benchmarks/ about what is learned, and how soon, with less communication: on tiny models, from end to end."""
+"""Programs of benchmarks/ about what is learned, and how soon, with less communication: on tiny models."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Loss over wall time: copies of the parameters while the clock stands, judged when the training is over.
 
-    run = run_of(gathered reports of timed(task, model, synchronous(ddp, optimizer), ...))
-    run.time_to(2.5)                # seconds until the held-out loss is at 2.5
+run = run_of(gathered reports of timed(task, model, synchronous(ddp, optimizer), ...))
+run.time_to(2.5)                # seconds until the held-out loss is at 2.5
 """
 
 from __future__ import annotations

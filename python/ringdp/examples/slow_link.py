@@ -1,4 +1,4 @@
-"""A small GPT on two hosts with a slow and long link between them: DistributedDataParallel, then DiLoCo, over wall time.
+"""A small GPT on two hosts with a slow and long link between them: DistributedDataParallel, then DiLoCo, over time.
 
     sudo python -m ringdp.examples.slow_link --plot slow_link.png   # two network namespaces, 100 Mb/s, 50 ms
     python -m ringdp.examples.slow_link --loopback                  # two ranks on this host: no root, and no such link
@@ -80,7 +80,78 @@ class ProgressLine:
         self._name, self._steps, self._begun = name, steps, time.monotonic()
         self._moves = sys.stderr.isatty()
 
-    def render(report: Mapping[str, Any]) -> str:
+    def show(self, step: int, took: float, loss: float) -> None:
+        """How far it is, the training's own seconds, and those that are left."""
+        left = (time.monotonic() - self._begun) * (self._steps - step) / step
+        line = f"{self._name:<6}  step {step:>{len(str(self._steps))}} of {self._steps}  {took:6.1f} s  loss {loss:.4f}"
+        line += f"  {left:.0f} s left"
+        print(f"\r{line}\x1b[K" if self._moves else line, end="" if self._moves else "\n", file=sys.stderr, flush=True)
+
+    def end(self) -> None:
+        """What is printed next begins in a line of its own."""
+        if self._moves:
+            print(file=sys.stderr, flush=True)
+
+
+def work(options: argparse.Namespace) -> dict[str, Any]:
+    """Both trainings, on every rank; the report. Collective."""
+    ranks = dist.get_world_size()
+    task = Task(SHAPE, BATCH, ranks)
+    check_same_text(task.corpus)
+    runs = {name: trained(options, task, name) for name in TRAININGS}
+    return {
+        "ranks": ranks,
+        "parameters": sum(parameter.numel() for parameter in task.model().parameters()),
+        "link": {"bandwidth": options.bandwidth, "rtt": options.rtt} if options.far else None,
+        **arguments_of(options, ranks),
+        "systems": {name: vars(run) for name, run in runs.items()},
+    }
+
+
+def trained(options: argparse.Namespace, task: Task, name: str) -> Run:
+    """One of the trainings. Collective."""
+    is_first = dist.get_rank() == 0
+    model = task.model()
+    training, line = TRAININGS[name](options, model), ProgressLine(name, options.steps)
+    own = timed(
+        task,
+        model,
+        training,
+        steps=options.steps,
+        note=NOTE,
+        rate=lambda step: RATE * min(1.0, step / WARM_UP),
+        show=line.show if is_first else lambda step, took, loss: None,
+    )
+    if is_first:
+        line.end()
+    of_ranks: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(of_ranks, own)
+    return run_of(of_ranks)
+
+
+def title_of(report: Mapping[str, Any]) -> str:
+    """The ranks, what is between them, and the model."""
+    ranks, model = report["ranks"], f"a GPT of {report['parameters']:,} parameters"
+    if report["link"] is None:
+        return f"{counted(ranks, 'rank')}, without a link of this program between them; {model}"
+    rate, rtt = 8e-6 * report["link"]["bandwidth"], 1e3 * report["link"]["rtt"]
+    return f"{counted(ranks, 'host')} at {rate:g} Mb/s, {rtt:g} ms apart; {model}"
+
+
+def rows_of(runs: Mapping[str, Run]) -> list[tuple[str, ...]]:
+    """Of the table: a line of each kind of figure, a column of each training."""
+    target = max(run.last_loss for run in runs.values())
+    sent = [round(run.per_step(run.sent)) for run in runs.values()]
+    return [
+        ("a step", *(seconds(run.per_step(run.seconds)) for run in runs.values())),
+        ("sent by rank 0 in a step", *(byte_size(each) if each else "nothing" for each in sent)),
+        ("all steps", *(seconds(run.seconds[-1]) for run in runs.values())),
+        ("held-out loss after them", *(f"{run.last_loss:.4f}" for run in runs.values())),
+        (f"at a loss of {target:.4f} after", *(seconds(run.time_to(target)) for run in runs.values())),
+    ]
+
+
+def render(report: Mapping[str, Any]) -> str:
     """The table."""
     runs = {name: Run(**run) for name, run in report["systems"].items()}
     return "\n".join([title_of(report), *columns([("", *runs), *rows_of(runs)])])

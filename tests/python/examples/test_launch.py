@@ -185,3 +185,56 @@ def test_a_rank_zero_that_never_finishes_is_named(store, monkeypatch):
     monkeypatch.setattr(launch, "LIMIT_S", 0.0)
     with pytest.raises(TimeoutError, match="rank 0 has not finished 'c'"):
         on_rank_zero("c", pytest.fail)
+
+
+class Here:
+    """A host whose commands run on this one."""
+
+    address = "127.0.0.1"
+
+    @staticmethod
+    def command(command: list[str]) -> list[str]:
+        """As it is."""
+        return command
+
+
+ON_A_HOST = """
+import json, os, pathlib, sys, time
+folder = pathlib.Path(sys.argv[1])
+names = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR")
+(folder / os.environ["RANK"]).write_text(json.dumps([os.getpid(), *map(os.environ.get, names)]))
+while not (folder / "1").exists():
+    time.sleep(0.01)
+if len(sys.argv) > 2 and os.environ["RANK"] == sys.argv[2]:
+    os.kill(os.getpid(), 9) if sys.argv[3] == "killed" else sys.exit(3)
+time.sleep(600 if len(sys.argv) > 2 else 0)
+"""
+
+
+@pytest.fixture
+def on_hosts(tmp_path, monkeypatch):
+    """The status of ranks on two hosts, and what each has left."""
+    (tmp_path / "on_a_host.py").write_text(ON_A_HOST)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.setattr(launch, "END_S", 0.1)
+
+    def run(*arguments: str) -> tuple[int, list[list[str]]]:
+        status = launch.on_hosts("on_a_host", [Here(), Here()], [str(tmp_path), *arguments])
+        return status, [json.loads((tmp_path / rank).read_text()) for rank in "01"]
+
+    return run
+
+
+def test_a_rank_runs_on_each_host(on_hosts):
+    status, (first, second) = on_hosts()
+    assert status == 0
+    assert first[1:] == ["0", "0", "2", "127.0.0.1"] and second[1:] == ["1", "0", "2", "127.0.0.1"]
+
+
+@pytest.mark.parametrize(("how", "expected"), [("exits", 3), ("killed", 128 + signal.SIGKILL)])
+def test_where_one_rank_fails_none_stays(on_hosts, how, expected):
+    status, said = on_hosts("1", how)
+    assert status == expected
+    for pid, *_ in said:
+        with pytest.raises(ProcessLookupError):
+            os.kill(pid, 0)

@@ -1,4 +1,4 @@
-"""What `ringdp.DiLoCo` sends: bytes by codec, the rates that a link must have, and the delay and H that hide the way."""
+"""What `ringdp.DiLoCo` sends: bytes by codec, the rates that a link needs, and the delay and H that hide the way."""
 
 from __future__ import annotations
 
