@@ -24,7 +24,7 @@ from torch import nn
 
 INNER, ALONE = "inner steps", "alone"
 BEGIN_S = 0.3  # from the call to begin until all begin: longer than it takes to reach the farthest rank
-PROBE_STEPS = 20
+PROBES, PROBE_STEPS = 5, 10
 
 
 @dataclass(frozen=True)
@@ -160,7 +160,7 @@ def run(job: Job) -> dict[str, Any]:
     own, _ = dist.new_subgroups(1)
     candidates = {INNER: Candidate(task, partial(inner_steps, job))}
     candidates[INNER].run(PROBE_STEPS)
-    step = of_slowest(median(timed(partial(candidates[INNER].run, 1)) for _ in range(PROBE_STEPS)))
+    step = of_slowest(median(timed(partial(candidates[INNER].run, PROBE_STEPS)) for _ in range(PROBES)) / PROBE_STEPS)
     parameters = sum(parameter.numel() for parameter in task.model().parameters())
     least = asked(job, parameters, None, step)["least delay"]
     delays = sorted({least if delay is None else delay for delay in job.delays})

@@ -52,9 +52,9 @@ PARTS: dict[str, dict[str, Recipe]] = {
     # 17 bytes of text per parameter, and 16 rounds of 50 steps.
     "local": {GPT: Recipe([1e-3, 2e-3, 4e-3, 8e-3], 1000, batch=8)},
 }
-# Learning rate and momentum of the outer SGD: the means themselves; more of them, as means of W workers are shorter
-# than what each has walked; and DiLoCo's own, which fit hundreds of rounds: with momentum m an outer step lasts for
-# 1 / (1 - m) rounds, and there are few here.
+# Learning rate and momentum of the outer SGD: the means themselves; more than these, as means of W workers are shorter
+# than what each has walked (arXiv 2509.10439: in all rate / (1 - momentum), above 1 where inner rates are small); and
+# those of the DiLoCo paper, which fit hundreds of rounds.
 OUTERS = [(1.0, 0.0), (0.7, 0.5), (0.5, 0.8), (0.7, 0.9)]
 FEEDBACK_MOST = {"int8": 1.005, "sign": 1.03, "powersgd-1": 1.02}
 LOCAL_MOST = {"diloco-10": 1.01, "diloco-50": 1.03}

@@ -94,6 +94,7 @@ def test_its_tag_and_what_is_in_it(wheel):
     assert not [name for name in names if re.search(r"/lib(torch|c10)\w*[.-].*so", name)]  # torch's own stay torch's
     package = ROOT / "python/ringdp"
     data = {"py.typed", "_C.pyi", *(f"tools/pages/assets/{p.name}" for p in (package / "tools/pages/assets").iterdir())}
+    data |= {"tools/observe/grafana.json", "tools/netns/far.c"}
     sources = {path.relative_to(package).as_posix() for path in package.rglob("*.py")}
     assert {f"ringdp/{name}" for name in data | sources | {"_built.json"}} <= set(names)
     assert any(re.fullmatch(r"ringdp/_C\..+\.so", name) for name in names)

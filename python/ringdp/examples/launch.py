@@ -118,8 +118,8 @@ def on_hosts(module: str, hosts: Sequence[Host], arguments: Sequence[str]) -> in
     They share this process's output. Where one fails, or an exception passes here (Interrupt raises SystemExit), no
     rank stays behind. Main thread only.
     """
-    common = {"WORLD_SIZE": len(hosts), "LOCAL_RANK": 0, "LOCAL_WORLD_SIZE": 1, "OMP_NUM_THREADS": 1}
-    common |= {"MASTER_ADDR": hosts[0].address, "MASTER_PORT": STORE_PORT}
+    common: dict[str, object] = {"WORLD_SIZE": len(hosts), "LOCAL_RANK": 0, "LOCAL_WORLD_SIZE": 1}
+    common |= {"MASTER_ADDR": hosts[0].address, "MASTER_PORT": STORE_PORT, "OMP_NUM_THREADS": 1}
     ranks: list[subprocess.Popen[bytes]] = []
     with ExitStack() as stack:
         for rank, host in enumerate(hosts):
