@@ -129,7 +129,7 @@ def on_hosts(module: str, hosts: Sequence[Host], arguments: Sequence[str]) -> in
             ranks.append(subprocess.Popen(command, env={**os.environ, **variables}, start_new_session=True))
             stack.callback(_end, ranks[-1])
         failed, deadline = 0, float("inf")
-        while any(rank.poll() is None for rank in ranks) and time.monotonic() < deadline:
+        while None in [rank.poll() for rank in ranks] and time.monotonic() < deadline:
             if not failed and (failed := _failure(ranks)):
                 deadline = time.monotonic() + END_S
             time.sleep(LOOK_EVERY_S)
