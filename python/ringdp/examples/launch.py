@@ -120,6 +120,8 @@ def on_hosts(module: str, hosts: Sequence[Host], arguments: Sequence[str]) -> in
     """
     common: dict[str, object] = {"WORLD_SIZE": len(hosts), "LOCAL_RANK": 0, "LOCAL_WORLD_SIZE": 1}
     common |= {"MASTER_ADDR": hosts[0].address, "MASTER_PORT": STORE_PORT, "OMP_NUM_THREADS": 1}
+    # Else torch warns on each that the others' addresses have no names.
+    common["TORCH_CPP_LOG_LEVEL"] = os.environ.get("TORCH_CPP_LOG_LEVEL", "ERROR")
     ranks: list[subprocess.Popen[bytes]] = []
     with ExitStack() as stack:
         for rank, host in enumerate(hosts):

@@ -263,6 +263,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         report = work(options)
         if options.plot and dist.get_rank() == 0:
             draw(report, options.plot)
+            print(f"picture: {options.plot}", file=sys.stderr, flush=True)
         return report
 
     return launch.on_ranks(MODULE, options, reported, render, lambda ranks: problem_of(options, ranks))
