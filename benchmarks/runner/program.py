@@ -167,10 +167,15 @@ def result_of(
 
 def write(options: argparse.Namespace, result: Mapping[str, Any]) -> None:
     """The result to --json, if it was asked for; whoever reads meanwhile, or after a kill, finds all of one result."""
-    if options.json:
-        unfinished = options.json.with_name(f"{options.json.name}.new")
-        unfinished.write_text(json.dumps(result, indent=1) + "\n")
-        unfinished.replace(options.json)
+    if not options.json:
+        return
+    text = json.dumps(result, indent=1) + "\n"
+    if options.json.exists() and not options.json.is_file():  # /dev/stdout
+        options.json.write_text(text)
+        return
+    unfinished = options.json.with_name(f"{options.json.name}.new")
+    unfinished.write_text(text)
+    unfinished.replace(options.json)
 
 
 def head(title: str) -> dict[str, object]:

@@ -42,6 +42,7 @@ SHAPE = Shape(context=64, dim=128, layers=4)
 BATCH, RATE, WARM_UP, NOTE = 4, 2e-3, 10, 5
 LINK = ("100Mb/s", "50ms")
 DDP, DILOCO = "DDP", "DiLoCo"
+SENT = 1  # the row of bytes
 
 
 def inner(parameters: Any) -> torch.optim.Optimizer:
@@ -102,6 +103,7 @@ def work(options: argparse.Namespace) -> dict[str, Any]:
     return {
         "ranks": ranks,
         "parameters": sum(parameter.numel() for parameter in task.model().parameters()),
+        "loopback": options.loopback,
         "link": {"bandwidth": options.bandwidth, "rtt": options.rtt} if options.far else None,
         **arguments_of(options, ranks),
         "systems": {name: vars(run) for name, run in runs.items()},
@@ -154,7 +156,10 @@ def rows_of(runs: Mapping[str, Run]) -> list[tuple[str, ...]]:
 def render(report: Mapping[str, Any]) -> str:
     """The table."""
     runs = {name: Run(**run) for name, run in report["systems"].items()}
-    return "\n".join([title_of(report), *columns([("", *runs), *rows_of(runs)])])
+    rows = rows_of(runs)
+    if report["loopback"]:
+        del rows[SENT]  # what this host's interface sends is no business of the ranks
+    return "\n".join([title_of(report), *columns([("", *runs), *rows])])
 
 
 def draw(report: Mapping[str, Any], path: Path) -> None:
