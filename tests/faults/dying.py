@@ -20,7 +20,7 @@ from churn import hash_of
 from ranks import Outcome, World, values_of
 from ringdp.ddp.leaf_steps import LeafSteps
 from ringdp.elastic import member as membership
-from ringdp.elastic import training as module
+from ringdp.elastic import state
 from ringdp.elastic.member import Member
 from ringdp.elastic.training import Training
 from ringdp.elastic.worlds import Worlds
@@ -116,8 +116,8 @@ POINTS = {
     "between here and the group": (Worlds, "gather", "after", None),
     "before it says where it is": (Training, "_exchange", "before", None),
     "after it has said so": (Training, "_exchange", "after", None),
-    "as it sends the state": (module, "send", "before", None),
-    "as it has the state": (module, "receive", "after", None),
+    "as it sends the state": (state, "send", "before", None),
+    "as it has the state": (state, "receive", "after", None),
     "before the leaves are dealt": (Training, "_deal_out", "before", None),
     "before it examines": (Training, "_digest_of_leaf", "before", None),
     "after its exam": (Training, "_digest_of_leaf", "after", None),

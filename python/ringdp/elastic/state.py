@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -46,21 +46,54 @@ class WithoutShards:
         return {name: value for name, value in whole.items() if id(value) not in in_shards}
 
 
+def hand_on(parts: Sequence[Any], has_state: Sequence[bool]) -> bool:
+    """Ranks without a state get it, each from one of those that have one. Whether this one did. Collective."""
+    rank = dist.get_rank()
+    sources = [r for r, has in enumerate(has_state) if has]
+    newcomers = [r for r, has in enumerate(has_state) if not has]
+    for number, newcomer in enumerate(newcomers):
+        source = sources[number % len(sources)]
+        if rank == source:
+            send(parts, newcomer)
+        elif rank == newcomer:
+            receive(parts, source)
+    return rank in newcomers
+
+
 def send(parts: Sequence[Any], to: int) -> None:
     """What state_dict() of each part has, to a rank of the default group, which calls receive()."""
-    values, tree = _pytree.tree_flatten(_states(parts))
-    values = [_without_gaps(value) if isinstance(value, torch.Tensor) else value for value in values]
-    without_memory = [value.to("meta") if isinstance(value, torch.Tensor) else value for value in values]
-    header = as_bytes(_pytree.tree_unflatten(without_memory, tree))
+    for message in messages(_states(parts)):
+        dist.send(message, to)
+
+
+def messages(value: Any) -> Iterator[torch.Tensor]:
+    """What a rank sends, in this order, so that another one's received() has a tree of tensors and plain values."""
+    header, flats = packed(value)
     digest = hashlib.sha256(header.numpy().data)
-    dist.send(torch.tensor(len(header)), to)
-    dist.send(header, to)
-    for value in values:
-        if isinstance(value, torch.Tensor) and value.numel() > 0:
-            flat = _in_memory_order(value)
-            dist.send(flat, to)
-            _add(digest, flat)
-    dist.send(torch.frombuffer(bytearray(digest.digest()), dtype=torch.uint8), to)
+    yield torch.tensor(len(header))
+    yield header
+    for flat in flats:
+        yield flat
+        _add(digest, flat)
+    yield torch.frombuffer(bytearray(digest.digest()), dtype=torch.uint8)
+
+
+def received(source: int) -> Any:
+    """What a rank of the default group sends. RuntimeError where what arrives is not what was sent."""
+    length = torch.tensor(0)
+    dist.recv(length, source)
+    header = torch.empty(int(length), dtype=torch.uint8)
+    dist.recv(header, source)
+    digest = hashlib.sha256(header.numpy().data)
+    value, flats = unpacked(header)
+    for flat in flats:
+        dist.recv(flat, source)
+        _add(digest, flat)
+    sent = torch.empty(_HASH_BYTES, dtype=torch.uint8)
+    dist.recv(sent, source)
+    if bytes(sent.tolist()) != digest.digest():
+        raise RuntimeError(f"survive: the state that rank {source} has sent has changed on its way: a memory error")
+    return value
 
 
 def receive(parts: Sequence[Any], source: int) -> None:
@@ -69,25 +102,7 @@ def receive(parts: Sequence[Any], source: int) -> None:
     RuntimeError where what arrives is not what was sent, or where a part has another state after it was loaded: an
     optimizer that changes the type of what it is given.
     """
-    length = torch.tensor(0)
-    dist.recv(length, source)
-    header = torch.empty(int(length), dtype=torch.uint8)
-    dist.recv(header, source)
-    digest = hashlib.sha256(header.numpy().data)
-    values, tree = _pytree.tree_flatten(from_bytes(header))
-    for number, value in enumerate(values):
-        if not isinstance(value, torch.Tensor):
-            continue
-        values[number] = whole = torch.empty_strided(value.shape, value.stride(), dtype=value.dtype)
-        if whole.numel() > 0:
-            flat = _in_memory_order(whole)
-            dist.recv(flat, source)
-            _add(digest, flat)
-    sent = torch.empty(_HASH_BYTES, dtype=torch.uint8)
-    dist.recv(sent, source)
-    if bytes(sent.tolist()) != digest.digest():
-        raise RuntimeError(f"survive: the state that rank {source} has sent has changed on its way: a memory error")
-    states = _pytree.tree_unflatten(values, tree)
+    states = received(source)
     for part, state in zip(parts, states, strict=True):
         _load(part, state)
     for part, state, now in zip(parts, states, _states(parts), strict=True):
@@ -96,6 +111,27 @@ def receive(parts: Sequence[Any], source: int) -> None:
                 f"survive: a {type(part).__name__} has another state after load_state_dict() than the one that it was "
                 "given, so this rank would compute other bits: it cannot join"
             )
+
+
+def packed(value: Any) -> tuple[torch.Tensor, list[torch.Tensor]]:
+    """A tree of tensors and plain values: what unpacked() needs, and the bytes of each tensor that has some."""
+    values, tree = _pytree.tree_flatten(value)
+    values = [_without_gaps(value) if isinstance(value, torch.Tensor) else value for value in values]
+    without_memory = [value.to("meta") if isinstance(value, torch.Tensor) else value for value in values]
+    header = as_bytes(_pytree.tree_unflatten(without_memory, tree))
+    return header, [_in_memory_order(value) for value in values if isinstance(value, torch.Tensor) and value.numel()]
+
+
+def unpacked(header: torch.Tensor) -> tuple[Any, list[torch.Tensor]]:
+    """The tree, and the bytes of each tensor, which the caller fills."""
+    values, tree = _pytree.tree_flatten(from_bytes(header))
+    flats = []
+    for number, value in enumerate(values):
+        if isinstance(value, torch.Tensor):
+            values[number] = whole = torch.empty_strided(value.shape, value.stride(), dtype=value.dtype)
+            if whole.numel():
+                flats.append(_in_memory_order(whole))
+    return _pytree.tree_unflatten(values, tree), flats
 
 
 def _states(parts: Sequence[Any]) -> list[Any]:

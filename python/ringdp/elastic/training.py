@@ -11,12 +11,9 @@ deal out the leaves that were lost, and go on; leaves that live on are not compu
 
 from __future__ import annotations
 
-import functools
 import hashlib
-import math
 import sys
 import time
-import warnings
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, Literal
@@ -26,11 +23,11 @@ import torch.distributed as dist
 
 from ringdp import _native
 from ringdp.ddp.modes import ring_options
-from ringdp.elastic.member import Closed, Member, this_member
 from ringdp.elastic.progress import Progress
-from ringdp.elastic.recovery import OF_THIS_PROCESS, Recovery
+from ringdp.elastic.recovery import Recovery
 from ringdp.elastic.shares import improved
-from ringdp.elastic.state import WithoutShards, add_bits, receive, send
+from ringdp.elastic.state import WithoutShards, add_bits, hand_on
+from ringdp.elastic.world_loop import DIGEST_BYTES, Body, WorldLoop, check_arguments, is_number, platform_lines
 from ringdp.elastic.worlds import WorldIsOver
 from ringdp.text.units import names
 from ringdp.zero.clip import clip_grad_norm_
@@ -38,12 +35,7 @@ from ringdp.zero.optimizer import ZeroOptimizer
 from ringdp.zero.regroup import gathered
 
 _C = _native.load()
-Body = Callable[[int, Sequence[int]], object]
-
-_MOST_IN_VAIN = 5  # failed attempts in a row, with the same members and no step between, before they are blamed
-_LOOK_S = 0.05  # between two looks of rank 0 for a world that somebody waits to join
 _DEAL_EVERY = 10  # steps, by speed
-_DIGEST_BYTES = 16
 
 
 def survive(
@@ -120,21 +112,13 @@ def survive(
             "survive: the model's process group must be the default one, of backend ringdp: it is made anew after a "
             "fault"
         )
-    if min_ranks is not None and not _is_number(min_ranks, least=1):
-        raise ValueError(f"survive: min_ranks={min_ranks!r}, must be a whole number of at least 1")
-    if not (patience > 0 and math.isfinite(patience)):
-        raise ValueError(f"survive: patience={patience!r}, must be a number of seconds above 0")
-    if not _is_number(save_every, least=1):
-        raise ValueError(f"survive: save_every={save_every!r}, must be a whole number of at least 1")
+    check_arguments("survive", min_ranks, patience, save_every, state)
     if clip is not None and not clip > 0:
         raise ValueError(f"survive: clip={clip!r}, must be a number above 0")
     if speed not in ("even", "auto"):
         raise ValueError(f"survive: speed={speed!r}, must be 'even' or 'auto'")
     if shards not in ("auto", "copies"):
         raise ValueError(f"survive: shards={shards!r}, must be 'auto' or 'copies'")
-    for number, part in enumerate(state):
-        if not (hasattr(part, "state_dict") and hasattr(part, "load_state_dict")):
-            raise ValueError(f"survive: state[{number}] is a {type(part).__name__}, which has no state_dict()")
 
     def decorate(body: Body) -> Training:
         training = Training(body, model, optimizer, tuple(state), by_speed=speed == "auto")
@@ -147,14 +131,9 @@ def survive(
     return decorate
 
 
-class Training:
-    """What survive() makes of a function. recoveries: the worlds of this process, but for the first of the job.
+class Training(WorldLoop):
+    """What survive() makes of a function. norm: of the gradients of the latest step, with clip."""
 
-    norm: of the gradients of the latest step, with clip.
-    """
-
-    min_ranks: int | None = None
-    patience = 30.0
     clip: float | None = None
     norm = 0.0
     apply: Callable[[], object]
@@ -166,21 +145,17 @@ class Training:
     def __init__(
         self, body: Body, model: Any, optimizer: torch.optim.Optimizer, state: tuple[Any, ...], *, by_speed: bool
     ) -> None:
-        functools.update_wrapper(self, body)
-        self.recoveries: list[Recovery] = []
-        self._body, self._model, self._optimizer = body, model, optimizer
+        super().__init__(body)
+        self._model, self._optimizer = model, optimizer
         self._zero = optimizer if isinstance(optimizer, ZeroOptimizer) else None
         module = model.module if model.sharded_model is None else WithoutShards(model)
         self._state = (module, optimizer if self._zero is None else self._zero.settings(), *state)
         self._leaf_steps = model.reducer.leaf_steps
         self._micro_batches = self._leaf_steps.micro_batches
-        self._member: Member | None = None
-        self._steps = self._first = self._applied = 0
+        self._first = self._applied = 0
         self._ended = 0  # steps for which `after` was called
         self._saved = 0  # steps that were applied when `save` was called
         self._mean_of = -1  # the step whose whole mean is in .grad and not applied
-        self._has_state = True
-        self._known: set[int] = set()  # members with which this rank has trained
         self._dealt: Sequence[list[int]] = []  # leaves that are to be run in the step, by rank
         self._todo: list[int] = []  # by this one
         self._by_speed = by_speed
@@ -189,74 +164,39 @@ class Training:
         self._own_leaf_seconds: deque[float] = deque(maxlen=_DEAL_EVERY)  # in the latest steps
         self._is_examined = True
         self._to_examine: list[int] = []  # ranks of this world
-        self._looked = 0.0
-        self._since = 0.0  # of the first fault since the latest world
-        self._is_inside = False  # of a world, or of one that it could not enter
 
     def __call__(self, steps: int, *, first: int = 0) -> None:
         """Runs the steps first to steps - 1. Collective. RuntimeError where the job cannot go on."""
         for name, number in (("steps", steps), ("first", first)):
-            if not _is_number(number, least=0):
+            if not is_number(number, least=0):
                 raise ValueError(f"train: {name}={number!r}, must be a whole number of at least 0")
         self._steps, self._first, self._mean_of = steps, first, -1
         self._applied = self._ended = self._saved = first
         self._model.reducer.keep_layout()
-        self._member = this_member()
-        if self._member is None:
-            _warn_once()
-            self._deal()
-            self._run()
-            return
-        if self._member.trains:
-            raise RuntimeError(
-                "survive: a second training in one process. A rank that joins would begin with the first one, which is "
-                "over: give all steps to one call"
-            )
-        if self.min_ranks is not None and self.min_ranks > self._member.terms["ranks"]:
-            raise ValueError(
-                f"survive: min_ranks={self.min_ranks} of a job that has {self._member.terms['ranks']} at most"
-            )
-        self._member.trains = True
+        self._train()
+        if self._zero is not None and self._member is not None:
+            self._zero.release_next()
+
+    def _start_alone(self) -> None:
+        self._deal()
+
+    def _join_job(self) -> None:
+        self._is_examined = self._has_state
         if self._zero is None:
             self._member.begin_training(self.patience)
-        self._has_state = self._is_examined = not self._member.is_newcomer
-        try:
-            self._run_in_worlds()
-        except BaseException as error:
-            if self._zero is not None:
-                self._zero.leave_shards()
-            if isinstance(error, Exception):
-                self._member.give_up()
-            raise
+
+    def _entered(self) -> None:
+        if self._zero is not None:  # until now shards had one owner
+            self._member.begin_training(self.patience)
+
+    def _give_up(self) -> None:
         if self._zero is not None:
-            self._zero.release_next()
+            self._zero.leave_shards()
 
     def step_optimizer(self) -> None:
         """The default of `apply`."""
         self._optimizer.step()
         self._optimizer.zero_grad()
-
-    def _run_in_worlds(self) -> None:
-        cause, vain = "", 0
-        while True:
-            before = (self._applied, self._member.members())
-            try:
-                self._enter(cause)
-                if self._zero is not None:  # until now shards had one owner
-                    self._member.begin_training(self.patience)
-                if self._run() and self._member.close():
-                    return
-                cause = ""
-            except Closed:
-                self._check_is_done()
-                return
-            except (WorldIsOver, dist.DistError) as error:
-                cause = _first_sentence(error)
-                self._since = self._since or time.monotonic()
-                vain = vain + 1 if (self._applied, self._member.members()) == before else 0
-                if vain >= _MOST_IN_VAIN:
-                    self._blame_newcomers(cause, error)
-                    vain = 0
 
     def _run(self) -> bool:
         """Steps until all are applied (True), or until another world waits to begin."""
@@ -305,13 +245,6 @@ class Training:
         dist.all_reduce(told, op=dist.ReduceOp.MAX)
         changes, *self._leaf_seconds = told.tolist()
         return bool(changes)
-
-    def _sees_newer_world(self) -> bool:
-        now = time.monotonic()
-        if self._member is None or dist.get_rank() != 0 or now < self._looked + _LOOK_S:
-            return False
-        self._looked = now
-        return self._member.is_over()
 
     def _commit(self) -> None:
         """Applies the mean, once."""
@@ -371,18 +304,9 @@ class Training:
 
     # From one world to the next.
 
-    def _enter(self, cause: str) -> None:
-        """The newest world: its group, the state of this rank, and its leaves of the running step."""
-        member, begin = self._member, time.monotonic()
-        if self._is_inside:
-            member.leave(is_fault=bool(cause))
-        self._is_inside = True
-        left = time.monotonic()
-        # Ranks that have applied all steps leave, and those that were disturbed on the way out need no others.
-        enough = 1 if self._applied >= self._steps else self.min_ranks or member.terms["min_ranks"]
-        gathering_s, joining_s = member.enter(enough)
-        joined = time.monotonic()
-        self._check_settings()
+    def _take_up(self, cause: str) -> Recovery:
+        """The state of this rank, and its leaves of the running step."""
+        member = self._member
         places = self._exchange()
         ahead = self._ahead_of(places)
         was_behind = self._has_state and self._applied < ahead
@@ -399,47 +323,18 @@ class Training:
         self._hand_on_state(places, ahead)
         self._saved = min(place.saved for place in places if place.applied >= 0)
         again = self._deal_out(places)
-        self._known.update(member.members())
-        if member.world.epoch > 0:
-            parts = {"leaving_s": left - (self._since or begin), "gathering_s": gathering_s, "joining_s": joining_s}
-            parts["state_s"] = time.monotonic() - joined
-            world = member.world
-            self._note(Recovery(world.epoch, world.members, self._applied, cause, again, was_behind, **parts))
-
-    def _note(self, recovery: Recovery) -> None:
-        self._since = 0.0
-        self.recoveries.append(recovery)
-        OF_THIS_PROCESS.append(recovery)
-        _C.note_world(recovery.epoch, len(recovery.members), recovery.step, int(1e9 * recovery.seconds()))
-        if dist.get_rank() == 0:
-            print(recovery.line(), file=sys.stderr, flush=True)
-
-    def _check_settings(self) -> None:
-        """A newcomer that would compute other bits raises RuntimeError; the others wait for a world without it."""
-        digests = gathered([*self._digest(), int(self._has_state)], dist.group.WORLD)
-        sample = next((of_rank for of_rank in digests if of_rank[-1]), digests[0])
-        others = [rank for rank, of_rank in enumerate(digests) if of_rank[:-1] != sample[:-1]]
-        if dist.get_rank() in others:
-            raise RuntimeError(
-                "survive: this rank has another model, other arguments, another release of torch, another instruction "
-                f"set ({torch.backends.cpu.get_cpu_capability()}) or another number of threads "
-                f"({torch.get_num_threads()}) than the ranks that train: its bits would differ"
-            )
-        if others:
-            raise WorldIsOver(f"{names(others)} would compute other bits, and must leave")
+        return Recovery(member.world.epoch, member.members(), self._applied, cause, again, was_behind)
 
     def _digest(self) -> bytes:
         """Of what must be equal for the same bits: the model, how it is wrapped and trained, and what computes."""
         lines = [
-            torch.__version__,
-            torch.backends.cpu.get_cpu_capability(),
-            str(torch.get_num_threads()),
+            *platform_lines(),
             f"{self._steps} {len(self._state)} {self.clip} {self._by_speed} {self.save is None} {self.save_every}",
             *self._of_optimizer(),
             *self._model._settings,
             *(f"{name} {p.dtype} {tuple(p.shape)} {p.stride()}" for name, p in self._model.module.named_parameters()),
         ]
-        return hashlib.sha256("\n".join(lines).encode()).digest()[:_DIGEST_BYTES]
+        return hashlib.sha256("\n".join(lines).encode()).digest()[:DIGEST_BYTES]
 
     def _of_optimizer(self) -> list[str]:
         """Its kind, and whose parameters are in which group, in their order."""
@@ -488,17 +383,9 @@ class Training:
 
     def _hand_on_state(self, places: Sequence[Progress], ahead: int) -> None:
         """Newcomers get it, each from one of the ranks that had it."""
-        rank = dist.get_rank()
-        sources = [r for r, place in enumerate(places) if place.applied >= 0]
-        newcomers = [r for r, place in enumerate(places) if place.applied < 0]
-        for number, newcomer in enumerate(newcomers):
-            source = sources[number % len(sources)]
-            if rank == source:
-                send(self._state, newcomer)
-            elif rank == newcomer:
-                receive(self._state, source)
-                self._applied = self._ended = ahead
-                self._has_state = True
+        if hand_on(self._state, [place.applied >= 0 for place in places]):
+            self._applied = self._ended = ahead
+            self._has_state = True
 
     def _deal_out(self, places: Sequence[Progress]) -> list[int]:
         """The leaves that nobody holds; returns them, unless they are all."""
@@ -524,7 +411,7 @@ class Training:
         self._leaf_steps.expect_nothing()  # as the exam is no part of the step
         newcomers, rank = self._to_examine, dist.get_rank()
         examiner = next(other for other in range(dist.get_world_size()) if other not in newcomers)
-        own = self._digest_of_leaf(leaf) if rank in (examiner, *newcomers) else bytes(_DIGEST_BYTES)
+        own = self._digest_of_leaf(leaf) if rank in (examiner, *newcomers) else bytes(DIGEST_BYTES)
         if self._model.sharded_model is not None:
             self._model.sharded_model.follow()  # in the gathers of those that compute
         digests = gathered(own, dist.group.WORLD)
@@ -549,38 +436,4 @@ class Training:
 
         with self._leaf_steps.examined(take):
             self._body(self._applied, (leaf,))
-        return digest.digest()[:_DIGEST_BYTES]
-
-    def _blame_newcomers(self, cause: str, error: BaseException) -> None:
-        """Attempts are in vain with these members. RuntimeError unless some of them have never trained here."""
-        newcomers = [member for member in self._member.members() if member not in self._known]
-        if not newcomers or not self._known:
-            raise RuntimeError(
-                f"survive: step {self._applied} has failed {_MOST_IN_VAIN} times though no rank has died: {cause}"
-            ) from error
-        self._member.replace(newcomers, f"cannot join: {cause}")
-
-    def _check_is_done(self) -> None:
-        """The others have trained to the end, and so has this rank unless it is a newcomer, which is not needed."""
-        if not self._has_state:
-            raise SystemExit(0)
-        if self._applied < self._steps:
-            raise RuntimeError("survive: the others have applied steps that this rank has not: a defect of ringdp")
-
-
-def _first_sentence(error: BaseException) -> str:
-    """What has happened; the rest of an error says what to do without survive."""
-    line = str(error).partition("\n")[0].partition(". ")[0]
-    return line or type(error).__name__
-
-
-def _is_number(value: object, least: int) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= least
-
-
-@functools.cache
-def _warn_once() -> None:
-    warnings.warn(
-        "survive: this process was not started by `ringdp run --min-ranks`, so a rank that dies ends the job",
-        stacklevel=3,
-    )
+        return digest.digest()[:DIGEST_BYTES]

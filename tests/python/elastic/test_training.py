@@ -11,7 +11,7 @@ import ringdp
 import torch
 import torch.distributed as dist
 from ranks import HERE, error_of
-from ringdp.elastic import training
+from ringdp.elastic import world_loop
 from ringdp.elastic.training import survive
 from ringdp.testing import one_process, parameters_hash
 from torch import nn
@@ -59,7 +59,7 @@ def train(speed: str, slow: int) -> tuple[str, list[int], list[str]]:
     ddp, optimizer = wrapped(micro_batches=MICRO_BATCHES)
     scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9)
     counts: list[int] = []
-    training._warn_once.cache_clear()
+    world_loop.warn_once.cache_clear()
 
     def apply() -> None:
         nn.utils.clip_grad_norm_(ddp.parameters(), 0.5)
