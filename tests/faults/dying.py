@@ -160,22 +160,28 @@ def arrange_death(owner: Any, name: str, when: str, step: int | None) -> None:
 class Job:
     """Members that train: the first ones are the ranks of one World, each newcomer that of another."""
 
-    def __init__(self, ranks: int, make: Callable[..., World]) -> None:
+    def __init__(self, ranks: int, make: Callable[..., World], hosts: Sequence[int] = ()) -> None:
+        """hosts: of the first members, if there are several; all are on this machine."""
         self.make, self.first = make, make(ranks)
         self.first.join()
         self.port = self.first.store.port
         self.worlds = Worlds(dist.TCPStore("127.0.0.1", self.port, is_master=False, timeout=timedelta(seconds=30)))
-        self.worlds.begin(range(ranks), min_ranks=1)
+        self.worlds.begin(range(ranks), min_ranks=1, hosts=hosts)
+        self.host_of = dict(enumerate(hosts or [0] * ranks))
+        self.memory = {host: os.fdopen(os.memfd_create("kept"), "r+b") for host in self.host_of.values()}
+        for host, file in self.memory.items():
+            self.worlds.lend_memory(f"/proc/{os.getpid()}/fd/{file.fileno()}", host)
         self.place = {member: (self.first, member) for member in range(ranks)}
         self.joined = set(self.place)
         self.outcomes: dict[int, Outcome] = {}  # of those that have not been killed
         self.stage, self.shards = 0, "auto"
 
-    def add(self) -> int:
+    def add(self, host: int = 0) -> int:
         """A newcomer; its number."""
         member, world = len(self.place), self.make(1)
         world.join()
         self.place[member] = (world, 0)
+        self.host_of[member] = host
         return member
 
     def begin(
@@ -196,7 +202,7 @@ class Job:
         asking: set[int] = set()
         while running:
             assert time.monotonic() < until, f"members {sorted(running)} are not done: {self.worlds.current()}"
-            asked = self.worlds.requests()
+            asked = [request for host in self.memory for request in self.worlds.requests(host)]
             for request in asked:
                 if request.what == "replace" and request.member in running:
                     world, rank = self.place[request.member]
@@ -206,8 +212,8 @@ class Job:
             gone = {member for member in running if self._is_gone(member)}
             running -= gone | set(self.outcomes)
             self.joined = (self.joined | came) - gone
-            if came or gone:
-                self.worlds.publish(sorted(self.joined))
+            for host in {self.host_of[member] for member in came | gone}:
+                self.worlds.publish(sorted(m for m in self.joined if self.host_of[m] == host), host)
             if asking and asking | self.joined >= set(self.place):
                 self.first.store.set("newcomers", "")
             time.sleep(0.002)

@@ -13,8 +13,8 @@ import functools
 import math
 import operator
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import pairwise
 
 import torch
@@ -58,7 +58,7 @@ class Allotment:
     ranks: int
     block: int = BLOCK  # of the codecs
 
-    def of(self, rank: int) -> range:
+    def of(self, rank: int) -> Sequence[int]:
         """The workers of a rank."""
         return range(rank * self.workers // self.ranks, (rank + 1) * self.workers // self.ranks)
 
@@ -86,6 +86,17 @@ class Allotment:
     def bytes_sent(self, rank: int, elements: int, codecs: Codecs) -> int:
         """Of both halves."""
         return sum(self.bytes_by_half(rank, elements, codecs))
+
+
+@dataclass(frozen=True)
+class Listed(Allotment):
+    """Any workers on any rank: by_rank, each once. Sums follow the numbers of workers, so no bit depends on it."""
+
+    by_rank: tuple[tuple[int, ...], ...] = field(kw_only=True)
+
+    def of(self, rank: int) -> Sequence[int]:
+        """The workers of a rank; there may be none."""
+        return self.by_rank[rank]
 
 
 def tree_sum(begin: int, end: int, node: Callable[[int, int], Tensor | None]) -> Tensor:

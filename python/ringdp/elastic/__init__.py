@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import Any
 
 from ringdp.elastic.leaf import leaf
 from ringdp.elastic.leaves import Leaves
 
-__all__ = ["Leaves", "leaf", "survive"]
+__all__ = ["Leaves", "leaf", "survive", "survive_local"]
+_LATER = {"survive": "ringdp.elastic.training", "survive_local": "ringdp.elastic.local_training"}
 
 
 def __getattr__(name: str) -> Any:
-    """`survive`, which needs the wrapper, at its first use."""
-    if name != "survive":
+    """What needs the wrapper or DiLoCo, at its first use."""
+    if name not in _LATER:
         raise AttributeError(f"module 'ringdp.elastic' has no attribute '{name}'")
-    from ringdp.elastic.training import survive
-
-    globals()[name] = survive
-    return survive
+    globals()[name] = found = getattr(import_module(_LATER[name]), name)
+    return found

@@ -85,6 +85,28 @@ class Member:
         """Whether there is a newer world than its own."""
         return self._worlds.current() != self.world
 
+    @property
+    def host(self) -> int:
+        """Its number in the job."""
+        return self._host
+
+    @property
+    def timeout_s(self) -> float:
+        """Of its groups: for which a collective waits for a rank that computes."""
+        return self._options._timeout.total_seconds()
+
+    def memory(self) -> str:
+        """The path of memory that outlives the processes of this host."""
+        return self._worlds.memory(self._host)
+
+    def coming_hosts(self) -> set[int]:
+        """Hosts whose processes may still join."""
+        return self._worlds.coming_hosts()
+
+    def gone(self) -> set[int]:
+        """Members of its world that are in the newest one no more."""
+        return {*self.members()} - {*self._worlds.current().members}
+
     def begin_training(self, patience_s: float) -> None:
         """From here on deaths are survived, and a rank that is stopped is waited for so long."""
         self.trains = True
@@ -171,7 +193,7 @@ class Member:
         threading.Thread(target=look, args=(self._left,), name="ringdp-world").start()
 
     def _gather(self, min_ranks: int) -> World:
-        limit_s = self._options._timeout.total_seconds()  # as long as a collective waits for a rank that computes
+        limit_s = self.timeout_s
         blame = functools.partial(self.replace, why=f"has not come to the next world for {limit_s:g} s")
         while True:
             world = self._wait_for_own_world(min_ranks)

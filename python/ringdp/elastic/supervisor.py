@@ -77,6 +77,7 @@ class Supervisor:
         self._why = ""  # the job ends
         self._has_lost_all = False  # its ranks, and others go on
         self._poll = select.poll()
+        self._memory = -1  # a file without a name, which outlives the ranks
         self._looked_at = time.monotonic()
 
     def run(self) -> int:
@@ -133,6 +134,8 @@ class Supervisor:
             self.say(why)
 
     def _start_all(self) -> None:
+        self._memory = os.memfd_create("ringdp-kept")
+        self._worlds.lend_memory(f"/proc/{os.getpid()}/fd/{self._memory}", self._host)
         world = self._worlds.current()
         own = world.on_host(self._host)
         for slot, member in enumerate(own):
@@ -319,6 +322,9 @@ class Supervisor:
         for process in self._processes.values():
             os.close(process.pidfd)
         self._processes.clear()
+        if self._memory >= 0:
+            os.close(self._memory)
+            self._memory = -1
 
     def kill_all(self) -> None:
         """Any thread."""

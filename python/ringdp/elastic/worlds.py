@@ -10,6 +10,7 @@ alarm; and a member that closes the world when the training is over, after which
     terms                    JSON: what holds for the whole job
     members                  how many numbers of members are taken
     coming                   JSON: how many processes of each host may still join
+    memory/<host>            the path of memory that outlives the processes of the host (host_memory.py)
     training                 it has begun
     patience                 seconds for which a rank that is stopped is waited for
     here/<epoch>/<member>    it is about to make the process group of this epoch
@@ -67,6 +68,16 @@ class World:
         of_each = [(member, other) for other in sorted(there) for member in there[other]]
         hosts = tuple(other for _, other in of_each)
         return World(self.epoch + 1, tuple(member for member, _ in of_each), hosts=hosts if any(hosts) else ())
+
+    def host_of(self, rank: int) -> int:
+        """Where a rank is."""
+        return self.hosts[rank] if self.hosts else 0
+
+    def away(self, rank: int) -> int | None:
+        """The next rank that is on another host."""
+        size = len(self.members)
+        others = ((rank + by) % size for by in range(1, size))
+        return next((other for other in others if self.host_of(other) != self.host_of(rank)), None)
 
     def shift(self) -> int:
         """By how many ranks a rank is away from the one whose shard it keeps: on another host if possible.
@@ -150,7 +161,22 @@ class Worlds:
 
     def coming(self) -> int:
         """How many processes may still join."""
-        return sum(json.loads(self._store.get("coming")).values())
+        return sum(self._coming().values())
+
+    def coming_hosts(self) -> set[int]:
+        """Those whose processes may still join."""
+        return {int(host) for host in self._coming()}
+
+    def _coming(self) -> dict[str, int]:
+        return json.loads(self._store.get("coming"))
+
+    def lend_memory(self, path: str, host: int = 0) -> None:
+        """By a supervisor, before it starts processes."""
+        self._store.set(f"memory/{host}", path)
+
+    def memory(self, host: int = 0) -> str:
+        """Where the memory is that the supervisor of a host lends."""
+        return self._store.get(f"memory/{host}").decode()
 
     def begin_training(self, patience_s: float) -> None:
         """By a member: from here on deaths are survived, and a rank that is stopped is waited for so long."""

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
+import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.optim import Optimizer
@@ -17,9 +18,11 @@ from ringdp.checkpoint.piece import CheckpointError
 from ringdp.compress.exchange import Allotment
 from ringdp.ddp.agreement import Comparison, line_of
 from ringdp.elastic.leaf import leaf
+from ringdp.elastic.member import this_member
 from ringdp.local import state
 from ringdp.local.fragments import Fragment, cut
 from ringdp.local.holder import LocalHolder
+from ringdp.local.kept_meetings import KeptMeetings
 from ringdp.local.meetings import Meetings, share
 from ringdp.local.options import Options, check_apart, check_inner, trained
 from ringdp.local.rounds import Composition, Rounds
@@ -141,11 +144,24 @@ class DiLoCo:
     def _made(self, model: nn.Module, inner: Inner, options: Options) -> Workers:
         rank = 0 if self._group is None else self._group.rank()
         parameters = list(trained(model, options.start).values())
-        made = Workers(model, parameters, Allotment(options.workers, self._ranks).of(rank), inner)
+        numbers = Allotment(options.workers, self._ranks).of(rank)
+        if dist.is_initialized() and (member := this_member()) is not None and member.is_newcomer:
+            numbers = numbers[:1]  # until it joins the others and gets those that it plays
+        made = Workers(model, parameters, numbers, inner)
         for worker in made:
             check_inner(made[worker].optimizers, parameters)
         check_apart([made[worker].optimizers for worker in made])
         return made
+
+    @property
+    def group(self) -> dist.ProcessGroup | None:
+        """Of the ranks that play workers; None: this process alone."""
+        return self._group
+
+    @property
+    def device(self) -> torch.device:
+        """Of the parameters."""
+        return self._meetings.device
 
     @property
     def schedule(self) -> Schedule:
@@ -191,9 +207,12 @@ class DiLoCo:
         """The numbers of those that this rank plays, and with quorum make a step now."""
         return self._meetings.due()
 
-    def optimizers(self) -> list[Optimizer]:
-        """The inner optimizers of this rank's workers, in their order; for schedulers."""
-        return [optimizer for worker in self._workers for optimizer in self._workers[worker].optimizers]
+    def optimizers(self, worker: int | None = None) -> list[Optimizer]:
+        """The inner optimizers of a worker of this rank, or of all of them in their order; for rates and schedulers."""
+        if worker is not None:
+            self._check_played("optimizers()", worker)
+        chosen = self._workers if worker is None else [worker]
+        return [optimizer for number in chosen for optimizer in self._workers[number].optimizers]
 
     @contextmanager
     def worker(self, worker: int) -> Iterator[None]:
@@ -334,7 +353,8 @@ class DiLoCo:
         whole = self._agreed(lambda: self._checked_state(listed), lambda it: [f"steps={it['steps']}"])
         self._failure = "load_state_dict(), halfway"
         state.adopt(self._meetings, whole)
-        state.adopt_inner(self._meetings, whole)
+        for worker in self._workers:
+            state.adopt_inner(self._meetings, worker, whole["workers"][worker])
         self._loaded()
 
     def holder(self, names: Mapping[Tensor, str]) -> Holder:
@@ -345,8 +365,45 @@ class DiLoCo:
         self._check_outside("a checkpoint")
         if any(parameter not in names for parameter in self._workers.parameters):
             raise CheckpointError("the model is not the one that this DiLoCo trains")
-        self._workers.put_in_place(next(iter(self._workers)))  # the model's buffers are saved: worker 0's on rank 0
+        for worker in [*self._workers][:1]:
+            self._workers.put_in_place(worker)  # the model's buffers are saved: worker 0's on rank 0
         return LocalHolder(self._meetings, lambda: self._check_between_steps("a checkpoint"), self._loaded)
+
+    def check_survives(self) -> None:
+        """For ringdp.elastic.survive_local. NotImplementedError names what does not survive."""
+        options = self._meetings.options
+        for name, value, unset, why in (
+            ("quorum", options.quorum, None, "a contribution that an outer step has taken is gone with its rank"),
+            ("start", options.start, 0, "all workers would have to be kept after each synchronous step"),
+            ("delay", options.delay, 0, "what is on its way is gone with a rank"),
+        ):
+            if value != unset:
+                raise NotImplementedError(f"survive_local: {name}={value!r} of the DiLoCo: {why}; leave {name}= out")
+
+    @contextmanager
+    def kept_meetings(self) -> Iterator[KeptMeetings]:
+        """For ringdp.elastic.survive_local: inside, the caller makes the meetings and says who plays whom.
+
+        After an exception inside, a state is to be loaded anew. RuntimeError in the middle of a step.
+        """
+        self._check_between_steps("survive_local's train()")
+        plain = self._meetings
+        self._meetings = kept = KeptMeetings(plain)
+        try:
+            yield kept
+        except BaseException as error:
+            self._failure = str(error) or type(error).__name__
+            raise
+        finally:
+            kept.give_back(plain)
+            self._meetings = plain
+
+    def regroup(self, group: dist.ProcessGroup) -> None:
+        """For ringdp.elastic.survive_local, inside kept_meetings(): another group in the place of the default one."""
+        self._group = group
+        if isinstance(self._meetings, KeptMeetings):
+            self._meetings.regroup(group)
+        self._workers.drop_gradients()
 
     def _checked_state(self, states: Sequence[Mapping[str, Any]]) -> state.State:
         if not self._failure:

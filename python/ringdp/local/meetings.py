@@ -69,10 +69,15 @@ class Meetings:
         self.faults: list[str] = []
         self.log: list[tuple[tuple[int, int], ...]] = []
         self.finished = False
-        sizes = [] if options.compress is None else [fragment.elements for fragment in fragments]
         for worker in workers:
-            workers[worker].owed = [torch.zeros(size, device=self.device) for size in sizes]
-        self.owed_means = [torch.zeros(self.own_shard(n)[1], device=self.device) for n in range(len(sizes))]
+            self.owe_nothing(worker)
+        coded = range(len(fragments) if options.compress is not None else 0)
+        self.owed_means = [torch.zeros(self.own_shard(number)[1], device=self.device) for number in coded]
+
+    def owe_nothing(self, worker: int) -> None:
+        """Codes have left nothing out of what this worker of this rank has contributed."""
+        coded = self.fragments if self.options.compress is not None else ()
+        self.workers[worker].owed = [torch.zeros(fragment.elements, device=self.device) for fragment in coded]
 
     @property
     def device(self) -> torch.device:
@@ -123,7 +128,7 @@ class Meetings:
         if (fragment := schedule.arriving(self.steps)) is not None:
             self._receive(fragment)
         if schedule.ends_round(self.steps):
-            self._share_buffers()
+            self._go_on_with(self._buffers_of_first())
 
     def bytes_sent(self) -> int:
         """By this rank in a round of `every` steps: fragments and notes, without buffers."""
@@ -132,18 +137,24 @@ class Meetings:
 
     def _send(self, number: int) -> None:
         """A fragment leaves: how far each worker has walked."""
-        workers, fragment, begun = self.workers, self.fragments[number], self.outer.as_begun(number)
         note = Note(self.group, self.steps, self.faults)
-        exchange = Exchange(
+        owed = {worker: self.workers[worker].owed[number] for worker in self.workers if self.owed_means}
+        exchange = self._exchange_of_ways(number, owed, self.owed_means[number] if self.owed_means else None)
+        self.on_the_way[number] = OnTheWay(note, exchange)
+
+    def _exchange_of_ways(self, number: int, owed: Mapping[int, Tensor], owed_means: Tensor | None) -> Exchange:
+        """Of how far workers have walked, in a fragment."""
+        workers, fragment, begun = self.workers, self.fragments[number], self.outer.as_begun(number)
+        return Exchange(
             self.group,
             self.allotment,
             self._codecs,
             fragment.elements,
             lambda worker: begun - fragment.flat(workers.values(worker)),
-            owed={worker: workers[worker].owed[number] for worker in workers if self.owed_means},
-            owed_means=self.owed_means[number] if self.owed_means else None,
+            owed=owed,
+            owed_means=owed_means,
+            device=self.device,
         )
-        self.on_the_way[number] = OnTheWay(note, exchange)
 
     def _receive(self, number: int) -> None:
         """A fragment arrives: the outer step, and every worker goes on from there."""
@@ -191,12 +202,17 @@ class Meetings:
         codecs = self._codecs.exact
         return Exchange(self.group, self.allotment, codecs, fragment.elements, gradients, owed={}, owed_means=None)
 
-    def _share_buffers(self) -> None:
-        """All workers go on with worker 0's."""
-        workers, first = self.workers, next(iter(self.workers))
-        share(self.group, workers.buffers(first), 0)  # rank 0 plays worker 0
-        for worker in workers:
-            for buffer, value in zip(workers.buffers(worker), workers.buffers(first), strict=True):
+    def _buffers_of_first(self) -> list[Tensor]:
+        """Copies of worker 0's, which rank 0 plays. Collective."""
+        own = self.workers.buffers(0) if self.rank == 0 else self.workers.model.buffers()
+        copies = [buffer.detach().clone() for buffer in own]
+        share(self.group, copies, 0)
+        return copies
+
+    def _go_on_with(self, buffers: Sequence[Tensor]) -> None:
+        """All workers."""
+        for worker in self.workers:
+            for buffer, value in zip(self.workers.buffers(worker), buffers, strict=True):
                 buffer.copy_(value)
 
 

@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import torch
 from torch import Tensor
 
 from ringdp.local.fragments import Fragment
+
+
+def step_outside(
+    parameters: Tensor, momenta: Tensor, gradient: Tensor, rate: float, momentum: float, nesterov: bool
+) -> None:
+    """torch.optim.SGD's, with a rounding after each operation, so that bits do not depend on the layout. In place."""
+    momenta.mul_(momentum).add_(gradient)
+    ahead = momenta
+    if nesterov and momentum:
+        ahead = gradient + ahead * momentum
+    parameters.sub_(ahead * rate)
 
 
 class Outer:
@@ -28,17 +39,20 @@ class Outer:
         return torch.cat([view.to(self._dtypes[n]).float().flatten() for n, _, view in fragment.views(flat)])
 
     def step(self, number: int, gradient: Tensor, rate: float, momentum: float, nesterov: bool) -> None:
-        """torch.optim.SGD's, with a rounding after each operation, so that bits do not depend on the layout."""
-        self.momentum[number].mul_(momentum).add_(gradient)
-        ahead = self.momentum[number]
-        if nesterov and momentum:
-            ahead = gradient + ahead * momentum
-        self.parameters[number].sub_(ahead * rate)
+        """A fragment becomes what step_outside() makes of it."""
+        step_outside(self.parameters[number], self.momentum[number], gradient, rate, momentum, nesterov)
 
     def give(self, number: int, values: Sequence[Tensor], alpha: float) -> None:
         """A worker's parameters become alpha times their own values and (1 - alpha) times these."""
-        for n, _, view in self._fragments[number].views(self.parameters[number]):
-            values[n].copy_(view if alpha == 0 else values[n].float() * alpha + view * (1 - alpha))
+        for n, _, value in self.given(number, self.parameters[number], values, alpha):
+            values[n].copy_(value)
+
+    def given(
+        self, number: int, flat: Tensor, values: Sequence[Tensor], alpha: float
+    ) -> Iterator[tuple[int, str, Tensor]]:
+        """What give() writes if these are the outer parameters of the fragment: (number, name, value), in float32."""
+        for n, name, view in self._fragments[number].views(flat):
+            yield n, name, view if alpha == 0 else values[n].float() * alpha + view * (1 - alpha)
 
     def set(self, values: Sequence[Tensor]) -> None:
         """The outer parameters are these now."""

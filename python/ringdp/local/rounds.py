@@ -46,8 +46,8 @@ class Contributors(Allotment):
 
     def of(self, rank: int) -> range:
         """The places of a rank's workers; there may be none."""
-        played = self.players.of(rank)
-        return range(bisect_left(self.numbers, played.start), bisect_left(self.numbers, played.stop))
+        first, last = self.players.of(rank)[0], self.players.of(rank)[-1]
+        return range(bisect_left(self.numbers, first), bisect_left(self.numbers, last + 1))
 
 
 class Quorum:

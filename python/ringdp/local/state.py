@@ -43,9 +43,9 @@ def of_rank(meetings: Meetings) -> State:
         "settings": settings_of(meetings.options),
         "steps": meetings.steps,
         "log": [list(composition) for composition in meetings.log],
-        "outer": _by_name(meetings, outer.parameters),
-        "momentum": _by_name(meetings, outer.momentum),
-        "workers": {worker: _of_worker(meetings, worker) for worker in workers},
+        "outer": by_name(meetings, outer.parameters),
+        "momentum": by_name(meetings, outer.momentum),
+        "workers": {worker: of_worker(meetings, worker) for worker in workers},
         "on_the_way": {number: [it.exchange.own_means()] for number, it in meetings.on_the_way.items()},
         "residual": {
             number: [(meetings.own_shard(number)[0], owed)] for number, owed in enumerate(meetings.owed_means)
@@ -53,15 +53,16 @@ def of_rank(meetings: Meetings) -> State:
     }
 
 
-def _of_worker(meetings: Meetings, worker: int) -> State:
+def of_worker(meetings: Meetings, worker: int) -> State:
+    """Of one that this rank plays; the tensors are the running ones."""
     workers = meetings.workers
     values, buffers = workers.values(worker), workers.buffers(worker)
     return {
         "parameters": {name: values[number] for f in meetings.fragments for number, name in f.named()},
         "buffers": dict(zip(buffer_names(meetings), buffers, strict=True)),
         "inner": [optimizer.state_dict() for optimizer in workers[worker].optimizers],
-        "residual": _by_name(meetings, workers[worker].owed),
-        "begun": _by_name(meetings, workers[worker].begun),
+        "residual": by_name(meetings, workers[worker].owed),
+        "begun": by_name(meetings, workers[worker].begun),
         "made": {} if (made := workers[worker].made) is None else {"steps": made},
     }
 
@@ -97,13 +98,13 @@ def checked(meetings: Meetings, state: State) -> State:
     """The state, of all ranks, with its stretches laid end to end. ValueError names what does not fit this rank."""
     check_settings(meetings.options, state["settings"])
     for kind in ("outer", "momentum"):
-        _check_fit(kind, state[kind], _by_name(meetings, meetings.outer.parameters))
+        _check_fit(kind, state[kind], by_name(meetings, meetings.outer.parameters))
     for worker in meetings.workers:
         if worker not in state["workers"]:
             raise ValueError(
                 f"DiLoCo.load_state_dict: worker {worker} is in none of the states: give those of all ranks"
             )
-        own = _of_worker(meetings, worker)
+        own = of_worker(meetings, worker)
         for kind in OF_WORKER:
             _check_fit(f"{kind} of worker {worker}", state["workers"][worker].get(kind, {}), own[kind])
         _check_inner(worker, state["workers"][worker]["inner"], own["inner"])
@@ -129,11 +130,9 @@ def adopt(meetings: Meetings, state: State) -> None:
     workers = meetings.workers
     workers.drop_gradients()
     for kind, flats in (("outer", meetings.outer.parameters), ("momentum", meetings.outer.momentum)):
-        _fill(_by_name(meetings, flats), state[kind])
+        _fill(by_name(meetings, flats), state[kind])
     for worker in workers:
-        own, its = _of_worker(meetings, worker), state["workers"][worker]
-        for kind in OF_WORKER:
-            _fill(own[kind], its.get(kind, {}))
+        adopt_worker(meetings, worker, state["workers"][worker])
     for number, owed in enumerate(meetings.owed_means):
         offset, length = meetings.own_shard(number)
         owed.copy_(state["residual"][number][offset : offset + length])
@@ -145,15 +144,21 @@ def adopt(meetings: Meetings, state: State) -> None:
     meetings.adopted(state)
 
 
-def adopt_inner(meetings: Meetings, state: State) -> None:
-    """The inner optimizers of a checked state. Copies, as torch's would share memory with the state."""
-    for worker in meetings.workers:
-        its = state["workers"][worker]["inner"]
-        for optimizer, one in zip(meetings.workers[worker].optimizers, its, strict=True):
-            optimizer.load_state_dict(copy.deepcopy(one))
+@torch.no_grad()
+def adopt_worker(meetings: Meetings, worker: int, its: Mapping[str, Any]) -> None:
+    """What of_worker() has given, by copying; but for the inner optimizers."""
+    own = of_worker(meetings, worker)
+    for kind in OF_WORKER:
+        _fill(own[kind], its.get(kind, {}))
 
 
-def _by_name(meetings: Meetings, flats: Sequence[Tensor]) -> dict[str, Tensor]:
+def adopt_inner(meetings: Meetings, worker: int, its: Mapping[str, Any]) -> None:
+    """The inner optimizers of what of_worker() has given. Copies, as torch's would share memory with it."""
+    for optimizer, one in zip(meetings.workers[worker].optimizers, its["inner"], strict=True):
+        optimizer.load_state_dict(copy.deepcopy(one))
+
+
+def by_name(meetings: Meetings, flats: Sequence[Tensor]) -> dict[str, Tensor]:
     """Flat tensors of fragments, by parameter; nothing of none."""
     pairs = zip(meetings.fragments, flats, strict=True) if flats else ()
     return {name: view for fragment, flat in pairs for _, name, view in fragment.views(flat)}

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+NOBODY = -1  # is in place
 Inner = Callable[[list[nn.Parameter]], Optimizer | Sequence[Optimizer]]
 
 
@@ -39,15 +40,29 @@ class Workers:
 
     def __init__(self, model: nn.Module, parameters: Sequence[nn.Parameter], numbers: Sequence[int], inner: Inner):
         """All begin with the values that the model has now; inner(parameters) is called once for each."""
-        self.model, self.parameters = model, list(parameters)
-        self.in_place = numbers[0]
-        self._by_number = {number: Worker(self._copies(), self.buffers_copied()) for number in numbers[1:]}
-        self._by_number = {numbers[0]: Worker([], []), **self._by_number}
+        self.model, self.parameters, self._inner = model, list(parameters), inner
+        self.in_place = NOBODY
+        self._by_number: dict[int, Worker] = {}
         for number in numbers:
-            self.put_in_place(number)
-            made = inner(self.parameters)
-            self[number].optimizers = [made] if isinstance(made, Optimizer) else list(made)
+            self.add(number)
         self.put_in_place(numbers[0])
+
+    def add(self, number: int) -> None:
+        """One more, with the values that the model has now and new inner optimizers; it is in place then."""
+        if self.in_place == NOBODY:
+            self._by_number[number], self.in_place = Worker([], []), number  # the model's memory is its own
+        else:
+            self._by_number[number] = Worker(self._copies(), self.buffers_copied())
+            self.put_in_place(number)
+        self._by_number = dict(sorted(self._by_number.items()))
+        made = self._inner(self.parameters)
+        self[number].optimizers = [made] if isinstance(made, Optimizer) else list(made)
+
+    def remove(self, number: int) -> None:
+        """It is played elsewhere. If it is in place, the model keeps its values."""
+        del self._by_number[number]
+        if number == self.in_place:
+            self.in_place = NOBODY
 
     def __getitem__(self, number: int) -> Worker:
         return self._by_number[number]
@@ -64,8 +79,10 @@ class Workers:
         torch.clear_autocast_cache()  # which knows parameters as objects, and has their values before
         if number == self.in_place:
             return
-        before, now = self[self.in_place], self[number]
-        before.values, before.buffers = self.values(self.in_place), self.buffers_copied()
+        now = self[number]
+        if self.in_place != NOBODY:
+            before = self[self.in_place]
+            before.values, before.buffers = self.values(self.in_place), self.buffers_copied()
         self._point_to(now.values)
         self.set_buffers(now.buffers)
         now.values, now.buffers = [], []
@@ -82,7 +99,7 @@ class Workers:
     @contextmanager
     def replaced(self, values: Sequence[Tensor]) -> Iterator[None]:
         """Inside, the model has these parameters, of no worker."""
-        own = self.values(self.in_place)
+        own = [parameter.data for parameter in self.parameters]
         torch.clear_autocast_cache()
         self._point_to(values)
         try:

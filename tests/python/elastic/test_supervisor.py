@@ -12,6 +12,7 @@ from datetime import timedelta
 
 import pytest
 import torch.distributed as dist
+from ringdp.elastic.host_memory import HostMemory
 from ringdp.elastic.hosts import Hosts
 from ringdp.elastic.supervisor import Supervisor
 from ringdp.elastic.worlds import Request, World, Worlds
@@ -133,6 +134,21 @@ def test_a_job_that_nothing_disturbs(job):
     for member in range(3):
         made.end(member)
     assert made.ends() == 0
+
+
+def test_memory_of_the_host_is_there_until_the_job_ends(job):
+    made = job(2, 1, 0).trains()
+    path = made.worlds.memory()
+    memory = HostMemory(path)
+    memory.write(0, 1, 0, [1.5])
+    made.kill(0)
+    made.becomes(1)
+    assert HostMemory(path).read(0, 1) == [1.5]
+    made.end(1)
+    assert made.ends() == 0
+    with pytest.raises(OSError):
+        HostMemory(path)
+    memory.close()
 
 
 @pytest.mark.parametrize("how", ["killed", "failed", "ended well"])

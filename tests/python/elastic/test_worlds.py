@@ -194,3 +194,19 @@ def test_a_shard_is_kept_on_another_host_where_no_host_has_more_than_half_of_the
         together = sum(hosts[rank] == hosts[(rank + shift) % size] for rank in range(size))
         assert shift == 1 if size == 1 else 0 < shift < size
         assert (together == 0) == (2 * max(counts) <= size), (counts, shift)
+
+
+def test_a_copy_goes_to_the_next_rank_on_another_host():
+    world = World(0, tuple(range(5)), hosts=(0, 0, 1, 1, 2))
+    assert [world.away(rank) for rank in range(5)] == [2, 2, 4, 4, 0]
+    assert [World(0, (4, 7)).away(rank) for rank in range(2)] == [None, None]
+
+
+def test_hosts_whose_processes_may_still_join_and_their_memory_are_in_the_store(worlds):
+    worlds.expect(2)
+    worlds.expect(1, host=3)
+    assert worlds.of().coming_hosts() == {0, 3} and worlds.coming() == 3
+    worlds.expect(0)
+    assert worlds.of().coming_hosts() == {3}
+    worlds.lend_memory("/proc/7/fd/8", 3)
+    assert worlds.of().memory(3) == "/proc/7/fd/8"
