@@ -17,6 +17,7 @@ from pathlib import Path
 import churn
 import pytest
 import ringdp
+from elastic_on_host import ALONE, undisturbed_alone
 from forked import without_settings
 from jobs import FAR
 from ringdp.tools.netns.far import FarNetwork, why_not_far
@@ -164,6 +165,18 @@ def test_one_of_four_hosts_is_lost(job, how, far, stage):
         assert made.ends(2) == [1]
         assert "this host ends" in made.said(2)  # the store does not answer, or is unreachable by then
         assert not made.results(2)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("how", ["dies", "vanishes"])
+def test_a_host_is_lost_whose_workers_step_alone(job, how):
+    """Copies of them are on another host."""
+    made = job(3, stage=ALONE, arguments="--nnodes 3", steps=60).start(0, 1, 2).reaches(10)
+    made.lose(2) if how == "dies" else made.network.cut(made.network.hosts[2], off=True)
+    assert made.ends(0, 1) == [0, 0], made.logs()
+    assert made.results(0, 1) == [undisturbed_alone(60)] * 2, made.logs()
+    said = made.said(0) + made.said(1)
+    assert re.search(r"workers [\d, and]+ from a copy of host \d on host \d", said), said
 
 
 @pytest.mark.long
