@@ -202,8 +202,10 @@ ON_A_HOST = """
 import json, os, pathlib, sys, time
 folder = pathlib.Path(sys.argv[1])
 names = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR")
-(folder / os.environ["RANK"]).write_text(json.dumps([os.getpid(), *map(os.environ.get, names)]))
-while not (folder / "1").exists():
+own = folder / os.environ["RANK"]
+own.with_suffix(".new").write_text(json.dumps([os.getpid(), *map(os.environ.get, names)]))
+own.with_suffix(".new").replace(own)
+while not all((folder / rank).exists() for rank in "01"):
     time.sleep(0.01)
 if len(sys.argv) > 2 and os.environ["RANK"] == sys.argv[2]:
     os.kill(os.getpid(), 9) if sys.argv[3] == "killed" else sys.exit(3)
