@@ -3,7 +3,8 @@
 // All ranks compute the same pieces, from the collective and the size of the windows. A tensor consists of parts: one,
 // or one per rank (the inputs of a reduce_scatter or scatter, the outputs of an all_gather or gather, both of an
 // all_to_all). A piece is the same range of every part. A window has room for all parts, also on a rank that has no
-// input or output. Where elements share scales, pieces are cut between blocks of them.
+// input or output; several pieces use its halves by turns, so that one can be copied while the next one's plan runs.
+// Where elements share scales, pieces are cut between blocks of them.
 #pragma once
 #include <cstdint>
 #include <functional>
@@ -19,10 +20,13 @@ struct Pieces {
   int inputs = 1, outputs = 1;   // parts
   bool in_place = false;         // results replace inputs
   std::vector<Extent> elements;  // the range of each piece; one empty range when there is nothing to move
+  int64_t half = 0;              // where in the window every other piece begins
 
   // Bytes of a part of this many elements in a window, rounded up to whole packs.
   static int64_t padded_bytes(int64_t elements, DType dtype);
-  // Offset of part `index` in the window, for a piece of `count` elements.
+  // Where in the window the parts of piece `piece` lie.
+  int64_t place_of(size_t piece) const { return piece % 2 == 0 ? 0 : half; }
+  // Offset of part `index` there, for a piece of `count` elements.
   int64_t input_at(int index, int64_t count, DType dtype) const;
   int64_t output_at(int index, int64_t count, DType dtype) const;
 };

@@ -46,6 +46,11 @@ const c10::Stream& DeviceQueue::captures() {
   return captures_->stream();
 }
 
+const c10::Stream& DeviceQueue::copies() {
+  if (!copies_) copies_.emplace(pool_->device(), pool_->core());
+  return copies_->stream();
+}
+
 void DeviceQueue::watch(WatchedCall call) {
   const std::lock_guard lock(mutex_);
   drop_finished(/*only_late=*/false);

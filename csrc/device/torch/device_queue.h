@@ -51,6 +51,8 @@ class DeviceQueue {
   const c10::Stream& stream() const { return stream_.stream(); }
   // Under order(): a second stream, which joins captures of callers' streams; other calls continue on the first.
   const c10::Stream& captures();
+  // Under order(): one more, for copies beside the plans of the first. The two wait for each other by events.
+  const c10::Stream& copies();
   gpu::DeviceRanks& ranks() const { return *ranks_; }
 
   gpu::SymmetricBuffers* buffers() const;  // null where ranks share no memory
@@ -103,9 +105,9 @@ class DeviceQueue {
   const std::unique_ptr<gpu::DeviceRanks> ranks_;
   const StreamLease stream_;
 
-  std::mutex order_;  // guards the next two
+  std::mutex order_;  // guards the next two lines
   uint32_t numbers_ = 0;
-  std::optional<StreamLease> captures_;
+  std::optional<StreamLease> captures_, copies_;
 
   mutable std::mutex mutex_;  // guards the next three
   std::list<WatchedCall> in_flight_;

@@ -5,6 +5,7 @@
 #include <c10/core/StreamGuard.h>
 
 #include <algorithm>
+#include <cstdint>
 
 #include "backend/tensors.h"
 #include "device/runtime/peer_memory.h"
@@ -17,6 +18,49 @@ bool any_with_nan(const std::vector<DeviceTensors::Copy>& results) {
   return std::any_of(results.begin(), results.end(),
                      [](const DeviceTensors::Copy& result) { return holds_numbers_with_nan(result.memory); });
 }
+
+// Copies, of which those that lie behind one another on both sides are one.
+struct Copies {
+  struct One {
+    char* to;
+    const char* from;
+    int64_t bytes;
+  };
+
+  void add(char* to, const char* from, int64_t bytes) {
+    if (bytes == 0) return;
+    const bool follows =
+        !all.empty() && to == all.back().to + all.back().bytes && from == all.back().from + all.back().bytes;
+    if (follows) {
+      all.back().bytes += bytes;
+    } else {
+      all.push_back({to, from, bytes});
+    }
+  }
+
+  std::vector<One> all;
+};
+
+// A call's stream, and that of its copies, which may be the same.
+struct TwoStreams {
+  TwoStreams(StreamPool& its_pool, const c10::Stream& of_the_call, const c10::Stream& of_copies)
+      : pool(its_pool), copies(of_copies), are_two(of_the_call != of_copies) {}
+
+  // What the other one waits for; null where there is only one.
+  std::shared_ptr<c10::Event> passed(const c10::Stream& stream) const {
+    if (!are_two) return nullptr;
+    auto event = pool.event();
+    event->record(stream);
+    return event;
+  }
+  static void wait(const c10::Stream& stream, const std::shared_ptr<c10::Event>& event) {
+    if (event) event->block(stream);
+  }
+
+  StreamPool& pool;
+  const c10::Stream copies;
+  const bool are_two;
+};
 
 constexpr int64_t kSize = sizeof(float);
 
@@ -59,13 +103,13 @@ void QueuedCall::await_release() const {
   if (!captured_) ranks().await_release(number_, stream());
 }
 
-void QueuedCall::copy(void* to, const void* from, int64_t bytes) const {
-  if (bytes > 0) pool_->core().copy(to, from, static_cast<size_t>(bytes), stream());
+void QueuedCall::copy(void* to, const void* from, int64_t bytes, void* stream) const {
+  if (bytes > 0) pool_->core().copy(to, from, static_cast<size_t>(bytes), stream);
 }
 
-void QueuedCall::record(const std::vector<at::Tensor>& tensors) const {
+void QueuedCall::record(const std::vector<at::Tensor>& tensors, const c10::Stream& stream) const {
   for (const at::Tensor& tensor : tensors) {
-    if (!queue_->shares(tensor)) pool_->record(tensor, stream_);
+    if (!queue_->shares(tensor)) pool_->record(tensor, stream);
   }
 }
 
@@ -102,56 +146,105 @@ gpu::Pieces QueuedCollective::cut() const {
 }
 
 void QueuedCollective::queue() {
-  record_tensors();
-  for (size_t i = 0; i < pieces_.elements.size(); ++i) {
-    request_.buffer.number == 0 ? run(pieces_.elements[i], i == 0) : run_in_buffer(pieces_.elements[i], i == 0);
+  record_tensors(stream_);
+  if (request_.buffer.number == 0) {
+    run_in_window();
+  } else {
+    for (size_t i = 0; i < pieces_.elements.size(); ++i) run_in_buffer(pieces_.elements[i], i == 0);
   }
   for (const auto& result : tensors_.results) copy_back(result.memory, result.tensor);
 }
 
-// When a rank has finished a plan, no peer uses its window any more, so pieces need no barrier between them. Shorter
-// parts are padded with what the window held before, which no result contains.
-void QueuedCollective::run(const Extent& elements, bool first) {
-  const DType dtype = request_.problem.dtype;
-  const int64_t count = elements.count(), bytes = count * size_of(dtype), from = elements.begin * size_of(dtype);
-  char* const window = ranks().window();
-  const auto at = [&](const at::Tensor& part) { return static_cast<char*>(part.data_ptr()) + from; };
-  const auto held = [&](const at::Tensor& part) {
-    return std::clamp<int64_t>(static_cast<int64_t>(part.nbytes()) - from, 0, bytes);
-  };
-  gpu::DeviceRanks::Piece piece = piece_of(elements);
-  if (fits_plan(piece.problem, elements)) {
-    piece.own_input = at(tensors_.read[0]);
-    piece.own_output = at(tensors_.results[0].memory);
-    launched(ranks().launch(piece, choice_, stream()));
-    if (first) await_release();
-    if (can_be_nan_) ranks().poison(piece.own_output, bytes, stream());
-    return;
+// When a rank has finished a plan, no peer uses that half of its window any more, and none uses the other half before
+// this rank begins the next plan: so pieces need no barrier between them. Shorter parts are padded with what the window
+// held before, which no result contains.
+void QueuedCollective::run_in_window() {
+  const size_t count = pieces_.elements.size();
+  const bool beside = count > 1 && !fits_plan(0) && !is_captured();
+  const TwoStreams streams(*pool_, stream_, beside ? device_queue().copies() : stream_);
+  const c10::Stream& copies = streams.copies;
+  if (beside) record_tensors(copies);
+  streams.wait(copies, streams.passed(stream_));
+  bring(0, copies);
+  auto brought = streams.passed(copies);
+  for (size_t i = 0; i < count; ++i) {
+    streams.wait(stream_, brought);
+    run(i);
+    const auto ran = streams.passed(stream_);
+    if (i + 1 < count) bring(i + 1, copies);
+    brought = streams.passed(copies);
+    streams.wait(copies, ran);
+    fetch(i, copies);
   }
+  streams.wait(stream_, streams.passed(copies));
+}
+
+char* QueuedCollective::at(const at::Tensor& part, const Extent& elements) const {
+  return static_cast<char*>(part.data_ptr()) + elements.begin * size_of(request_.problem.dtype);
+}
+
+// Bytes of the piece that the part has.
+int64_t QueuedCollective::held(const at::Tensor& part, const Extent& elements) const {
+  const int64_t size = size_of(request_.problem.dtype);
+  return std::clamp<int64_t>(static_cast<int64_t>(part.nbytes()) - elements.begin * size, 0, elements.count() * size);
+}
+
+void QueuedCollective::bring(size_t index, const c10::Stream& copies) const {
+  if (fits_plan(index)) return;
+  const Extent& elements = pieces_.elements[index];
+  char* const window = ranks().window() + pieces_.place_of(index);
+  Copies to_window;
   for (size_t i = 0; i < tensors_.read.size(); ++i) {
-    const at::Tensor& input = tensors_.read[i];
-    copy(window + pieces_.input_at(static_cast<int>(i), count, dtype), at(input), held(input));
-    piece.held.push_back(held(input) / size_of(dtype));
+    const int64_t place = pieces_.input_at(static_cast<int>(i), elements.count(), request_.problem.dtype);
+    to_window.add(window + place, at(tensors_.read[i], elements), held(tensors_.read[i], elements));
   }
-  piece.output_at = pieces_.output_at(0, count, dtype);
+  for (const Copies::One& one : to_window.all) copy(one.to, one.from, one.bytes, pool_->native(copies));
+}
+
+void QueuedCollective::run(size_t index) {
+  const Extent& elements = pieces_.elements[index];
+  const DType dtype = request_.problem.dtype;
+  gpu::DeviceRanks::Piece piece = piece_of(elements);
+  const bool fits = fits_plan(index);
+  if (fits) {
+    piece.own_input = at(tensors_.read[0], elements);
+    piece.own_output = at(tensors_.results[0].memory, elements);
+  } else {
+    piece.input_at = pieces_.place_of(index);
+    piece.output_at = piece.input_at + pieces_.output_at(0, elements.count(), dtype);
+    for (const at::Tensor& input : tensors_.read) piece.held.push_back(held(input, elements) / size_of(dtype));
+  }
   launched(ranks().launch(piece, choice_, stream()));
-  if (first) await_release();
+  if (index == 0) await_release();
+  if (fits && can_be_nan_) ranks().poison(piece.own_output, elements.count() * size_of(dtype), stream());
+}
+
+void QueuedCollective::fetch(size_t index, const c10::Stream& copies) const {
+  if (fits_plan(index)) return;
+  const Extent& elements = pieces_.elements[index];
+  const char* const window = ranks().window() + pieces_.place_of(index);
+  Copies to_tensors;
   for (size_t i = 0; i < tensors_.results.size(); ++i) {
-    char* const output = at(tensors_.results[i].memory);
-    const int64_t wanted = held(tensors_.results[i].memory);
-    const char* const from = window + pieces_.output_at(static_cast<int>(i), count, dtype);
-    can_be_nan_ ? ranks().deliver(output, from, wanted, stream()) : copy(output, from, wanted);
+    const at::Tensor& result = tensors_.results[i].memory;
+    const int64_t place = pieces_.output_at(static_cast<int>(i), elements.count(), request_.problem.dtype);
+    to_tensors.add(at(result, elements), window + place, held(result, elements));
+  }
+  void* const native = pool_->native(copies);
+  for (const Copies::One& one : to_tensors.all) {
+    can_be_nan_ ? ranks().deliver(one.to, one.from, one.bytes, native) : copy(one.to, one.from, one.bytes, native);
   }
 }
 
 // Whether a plan can run on this rank's tensors where they are.
-bool QueuedCollective::fits_plan(const plan::Problem& piece, const Extent& elements) const {
+bool QueuedCollective::fits_plan(size_t index) const {
   if (tensors_.read.size() != 1 || tensors_.results.size() != 1) return false;
+  const Extent& elements = pieces_.elements[index];
+  const plan::Problem piece = gpu::problem_of(request_.problem, elements);
   if (elements.count() != piece.count || !ranks().runs_on_own_tensors(piece, choice_)) return false;
   const auto fits = [&](const at::Tensor& tensor) {
-    const int64_t size = size_of(request_.problem.dtype);
-    const auto begin = reinterpret_cast<uintptr_t>(tensor.data_ptr()) + static_cast<uintptr_t>(elements.begin * size);
-    return begin % plan::kDevicePackBytes == 0 && elements.end * size <= static_cast<int64_t>(tensor.nbytes());
+    const auto begin = reinterpret_cast<uintptr_t>(at(tensor, elements));
+    return begin % plan::kDevicePackBytes == 0 &&
+           held(tensor, elements) == elements.count() * size_of(request_.problem.dtype);
   };
   return fits(tensors_.read[0]) && fits(tensors_.results[0].memory);
 }
@@ -182,10 +275,10 @@ gpu::DeviceRanks::Piece QueuedCollective::piece_of(const Extent& elements) const
   return piece;
 }
 
-void QueuedCollective::record_tensors() const {
-  record(tensors_.read);
-  record(tensors_.written);
-  for (const auto& result : tensors_.results) record({result.memory, result.tensor});
+void QueuedCollective::record_tensors(const c10::Stream& stream) const {
+  record(tensors_.read, stream);
+  record(tensors_.written, stream);
+  for (const auto& result : tensors_.results) record({result.memory, result.tensor}, stream);
 }
 
 QueuedStep::QueuedStep(std::shared_ptr<DeviceQueue> queue, at::Tensor gradients, double divisor, ShardStep step,
@@ -200,8 +293,8 @@ QueuedStep::QueuedStep(std::shared_ptr<DeviceQueue> queue, at::Tensor gradients,
       pieces_(peer_memory().cut_step(part_)) {}
 
 void QueuedStep::queue() {
-  record({gradients_, step_.parameters});
-  for (const ShardStep::Piece& piece : step_.pieces) record(piece.state);
+  record({gradients_, step_.parameters}, stream_);
+  for (const ShardStep::Piece& piece : step_.pieces) record(piece.state, stream_);
   for (size_t i = 0; i < pieces_.elements.size(); ++i) run(pieces_.elements[i], i == 0);
   peer_memory().poison(step_.parameters.data_ptr(), step_.parameters.numel() * kSize, stream());
 }
@@ -224,7 +317,7 @@ int64_t QueuedStep::window_at(int rank, const Extent& elements) const {
 void QueuedStep::bring(const Extent& elements) const {
   for (int r = 0; r < world_; ++r) {
     copy(peer_memory().window() + window_at(r, elements), floats(gradients_, r * part_ + elements.begin),
-         elements.count() * kSize);
+         elements.count() * kSize, stream());
   }
 }
 
@@ -248,7 +341,7 @@ void QueuedStep::fetch(const Extent& elements) const {
   for (int r = 0; r < world_; ++r) {
     if (r == rank_) continue;
     copy(floats(step_.parameters, r * part_ + elements.begin), peer_memory().window() + window_at(r, elements),
-         elements.count() * kSize);
+         elements.count() * kSize, stream());
   }
 }
 

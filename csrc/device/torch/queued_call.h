@@ -41,11 +41,12 @@ class QueuedCall : public RunningCall {
   virtual void queue() = 0;
 
   gpu::DeviceRanks& ranks() const { return queue_->ranks(); }
+  DeviceQueue& device_queue() const { return *queue_; }
   void* stream() const { return pool_->native(stream_); }
   uint64_t deadline_ns() const;  // per wait of a kernel
   void await_release() const;
-  void copy(void* to, const void* from, int64_t bytes) const;  // any number of bytes
-  void record(const std::vector<at::Tensor>& tensors) const;   // the stream uses these tensors
+  void copy(void* to, const void* from, int64_t bytes, void* stream) const;              // any number of bytes
+  void record(const std::vector<at::Tensor>& tensors, const c10::Stream& stream) const;  // which uses these tensors
   void needs(std::shared_ptr<gpu::DeviceMemory> memory) {
     memory_ = std::move(memory);
   }                                                       // keeps it alive for as long as a graph may use it
@@ -76,6 +77,12 @@ struct CollectiveRequest {
 //
 //   the queue's stream      copy to window > plan > wait for the host's word > copy to tensor > poison?
 //
+// Several pieces use the halves of the window by turns, and copies have a stream of their own: the next piece comes,
+// and the last one leaves, while a plan runs.
+//
+//   the stream of copies    1 to window > 2 to window            > 1 to tensor, poison? > 3 to window > ...
+//   the queue's stream                  > plan of 1 > the word   > plan of 2                          > ...
+//
 // A plan that touches no tensors but this rank's runs on them, without the copies, where they are whole packs.
 //
 // On tensors in a symmetric buffer (device/runtime/symmetric_buffers.h) the plan runs in place:
@@ -94,11 +101,16 @@ class QueuedCollective final : public QueuedCall {
  private:
   void queue() override;
   gpu::Pieces cut() const;
-  void run(const Extent& elements, bool first);
-  bool fits_plan(const plan::Problem& piece, const Extent& elements) const;
+  void run_in_window();
+  void bring(size_t index, const c10::Stream& copies) const;
+  void run(size_t index);
+  void fetch(size_t index, const c10::Stream& copies) const;
+  bool fits_plan(size_t index) const;
   void run_in_buffer(const Extent& elements, bool first);
   gpu::DeviceRanks::Piece piece_of(const Extent& elements) const;
-  void record_tensors() const;
+  char* at(const at::Tensor& part, const Extent& elements) const;
+  int64_t held(const at::Tensor& part, const Extent& elements) const;
+  void record_tensors(const c10::Stream& stream) const;
 
   const CollectiveRequest request_;
   const DeviceTensors tensors_;

@@ -57,14 +57,23 @@ TEST(Pieces, CoverEveryElementOnceWithinTheWindow) {
           std::sort(parts.begin(), parts.end(), [](const Extent& a, const Extent& b) { return a.begin < b.begin; });
           EXPECT_EQ(parts.front().begin, 0);
           for (size_t i = 1; i < parts.size(); ++i) EXPECT_GE(parts[i].begin, parts[i - 1].end);
-          EXPECT_LE(parts.back().end, room.window_bytes);
+          EXPECT_LE(parts.back().end, room.window_bytes / 2) << "the other half is the next piece's";
           EXPECT_EQ(problem_of(asked, piece).count % 4, 0);
           EXPECT_GE(problem_of(asked, piece).count, piece.count());
         }
         EXPECT_EQ(next, count);
+        EXPECT_EQ(pieces.place_of(0), 0);
+        EXPECT_EQ(pieces.place_of(1), pieces.elements.size() > 1 ? room.window_bytes / 2 : 0);
+        EXPECT_EQ(pieces.place_of(2), 0);
       }
     }
   }
+}
+
+TEST(Pieces, HalvesOfAnyWindowAreAligned) {
+  const Pieces pieces =
+      cut(stage_of(DeviceAlgorithm::kDirect), problem(Collective::kAllReduce, 2, 10'000), {4096 + 4, 0});
+  EXPECT_EQ(pieces.place_of(1) % 128, 0);
 }
 
 TEST(Pieces, AreAlikeOnAllRanks) {
@@ -80,11 +89,11 @@ TEST(Pieces, AreAlikeOnAllRanks) {
   }
 }
 
-TEST(Pieces, WhatFitsIsOnePiece) {
+TEST(Pieces, WhatFitsHalfAWindowIsOnePiece) {
   EXPECT_EQ(
-      cut(stage_of(DeviceAlgorithm::kDirect), problem(Collective::kAllReduce, 2, 1024), {4096, 0}).elements.size(), 1u);
+      cut(stage_of(DeviceAlgorithm::kDirect), problem(Collective::kAllReduce, 2, 1024), {8192, 0}).elements.size(), 1u);
   EXPECT_EQ(
-      cut(stage_of(DeviceAlgorithm::kDirect), problem(Collective::kAllReduce, 2, 1025), {4096, 0}).elements.size(), 2u);
+      cut(stage_of(DeviceAlgorithm::kDirect), problem(Collective::kAllReduce, 2, 1025), {8192, 0}).elements.size(), 2u);
 }
 
 TEST(Pieces, NothingIsOneEmptyPieceAtWhichRanksMeet) {
