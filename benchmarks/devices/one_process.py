@@ -97,7 +97,7 @@ class OneProcess:
 
     def launch_on(self, stream: int, plan: DevicePlan, divisor: float, **changes: object) -> None:
         """One rank's part of the current launch."""
-        work = self.ranks[plan.rank].at(**changes).work(plan, divisor, self.launches)
+        work = self.ranks[plan.rank].for_plan(plan, self.executor).at(**changes).work(plan, divisor, self.launches)
         self.core.run(work, plan.element, plan.reduce, self.executor, stream)
 
     def input(self, rank: int) -> int:

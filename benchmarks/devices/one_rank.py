@@ -133,7 +133,7 @@ class OneRank:
         """This rank's part of one collective. `changes`: of Launch."""
         self.launches += 1
         plan = plan_of(problem, self.rank)
-        work = self.places.at(**changes).work(plan, problem.divisor, self.launches)
+        work = self.places.for_plan(plan, self.executor).at(**changes).work(plan, problem.divisor, self.launches)
         self.core.run(work, plan.element, plan.reduce, self.executor, self.stream)
 
     def input(self) -> int:

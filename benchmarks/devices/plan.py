@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, replace
 from functools import cache
 from typing import Any
 
-from devices.core import EPOCH_BYTES, FLAGS_BYTES, Work
+from devices.core import EPOCH_BYTES, FLAGS_BYTES, STREAM, Work
 
 
 @dataclass(frozen=True)
@@ -44,6 +44,7 @@ class DevicePlan:
     pushed_bytes: int
     read_bytes: int
     written_bytes: int
+    blocks: int  # that give every thread a pack
     steps: int
     packed: bytes
     text: str
@@ -67,7 +68,7 @@ def plans_of(problem: Problem) -> list[DevicePlan]:
 
 
 def blocks_for(multiprocessors: int, ranks: int) -> int:
-    """What the backend launches for each rank, so that the kernels of all are on one device at once."""
+    """What the backend launches for each rank at most, so that the kernels of all are on one device at once."""
     return int(_extension().device_blocks(multiprocessors, ranks))
 
 
@@ -123,6 +124,10 @@ class Launch:
     def at(self, **changes: object) -> Launch:
         """The same but for these fields."""
         return replace(self, **changes)  # type: ignore[arg-type]
+
+    def for_plan(self, plan: DevicePlan, executor: int) -> Launch:
+        """The same with as many blocks as the backend launches; STREAM: as many as fit."""
+        return self.at(blocks=0 if executor == STREAM else min(self.blocks, plan.blocks))
 
     def input(self, rank: int) -> int:
         """The address of a rank's input."""

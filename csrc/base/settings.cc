@@ -48,6 +48,7 @@ const IntField<Settings> kIntFields[] = {
     {"link_bytes", &Settings::link_bytes, 4096, 1 << 30},
     {"heap_bytes", &Settings::heap_bytes, 0, int64_t{1} << 40},
     {"window_bytes", &Settings::window_bytes, 1 << 20, int64_t{1} << 40, true},
+    {"blocks", &Settings::blocks, 0, 64},
     {"tcp_streams", &Settings::tcp_streams, 0, 64},
     {"spin_us", &Settings::spin_us, 0, 1000000},
     {"late_ms", &Settings::late_ms, 10, 86400000, true},
@@ -137,6 +138,10 @@ const std::vector<SettingRow>& setting_table() {
       {"window_bytes", "RINGDP_WINDOW_BYTES", "67108864", "0, 1048576..1099511627776",
        "devices: memory per rank through which tensors go in pieces, where they do not lie in shared memory; 0: "
        "collectives run on the host"},
+      {"blocks", "RINGDP_BLOCKS", "0", "0..64",
+       "devices: at most this many thread blocks of a rank work at a collective, each on a multiprocessor of its own; "
+       "small ones take fewer; 0: 24, and at most half of the device for the ranks on it; all of it where the ranks "
+       "are processes that share one"},
       {"tcp_streams", "RINGDP_TCP_STREAMS", "0", "0..64",
        "TCP connections that carry a pair's collectives; 0: 1, from 25 Gb/s 4, from 100 Gb/s 8; at least 4 between two "
        "ranks that are 10 ms apart"},

@@ -100,6 +100,7 @@ struct Settings {
   int64_t link_bytes = 512 << 10;  // capacity of one shared-memory link direction
   int64_t heap_bytes = int64_t{64} << 30;  // address space per rank for tensors in shared memory; 0: none
   int64_t window_bytes = 64 << 20;         // staging memory per rank on its device; 0: collectives run on the host
+  int64_t blocks = 0;                      // thread blocks of a rank per collective on devices, at most; 0: by device
   int64_t tcp_streams = 0;                 // connections per peer; 0: by speed and distance
   int64_t spin_us = 50;                    // how long a wait polls before it sleeps
   int64_t late_ms = 0;                     // waits this long are reported; 0: by comm/lateness.h

@@ -10,8 +10,13 @@ namespace py = pybind11;
 namespace ringdp::bindings {
 namespace {
 
-plan::DevicePlan make(const std::string& collective, const std::string& algorithm, const std::string& dtype,
-                      const std::string& op, int rank, int world, int64_t count, int root, int64_t segment_bytes) {
+struct Made {
+  plan::DevicePlan plan;
+  int blocks;  // that give every thread a pack
+};
+
+Made make(const std::string& collective, const std::string& algorithm, const std::string& dtype, const std::string& op,
+          int rank, int world, int64_t count, int root, int64_t segment_bytes) {
   return backend::guarded([&] {
     plan::Problem problem;
     problem.what = plan::collective_named(collective);
@@ -24,7 +29,7 @@ plan::DevicePlan make(const std::string& collective, const std::string& algorith
     problem.segment_bytes = segment_bytes;
     const auto chosen =
         enumerator_named<plan::DeviceAlgorithm>(algorithm, plan::kDeviceAlgorithmCount, "an algorithm of device plans");
-    return plan::make_device_plan(chosen, problem);
+    return Made{plan::make_device_plan(chosen, problem), gpu::blocks_of(problem, chosen, gpu::kMaxBlocks)};
   });
 }
 
@@ -33,7 +38,7 @@ py::bytes bytes_of(const void* data, size_t bytes) { return {static_cast<const c
 
 py::dict device_plan(const std::string& collective, const std::string& algorithm, const std::string& dtype,
                      const std::string& op, int rank, int world, int64_t count, int root, int64_t segment_bytes) {
-  const plan::DevicePlan plan = make(collective, algorithm, dtype, op, rank, world, count, root, segment_bytes);
+  const auto [plan, blocks] = make(collective, algorithm, dtype, op, rank, world, count, root, segment_bytes);
   const plan::DeviceTraffic traffic = plan::traffic_of(plan);
   py::dict d;
   d["algorithm"] = plan.algorithm;
@@ -45,6 +50,7 @@ py::dict device_plan(const std::string& collective, const std::string& algorithm
   d["pushed_bytes"] = plan.pushed_bytes;
   d["read_bytes"] = traffic.read_local + traffic.read_remote;
   d["written_bytes"] = traffic.written_local + traffic.written_remote;
+  d["blocks"] = blocks;
   d["steps"] = plan.steps.size();
   d["packed"] = bytes_of(plan.steps.data(), plan.steps.size() * sizeof(plan::DeviceStep));
   d["text"] = plan::text_of(plan);

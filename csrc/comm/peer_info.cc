@@ -47,7 +47,7 @@ std::optional<Secret> secret_from_text(const std::string& text) {
 std::string shared_settings(const Settings& settings) {
   std::string text;
   for (const char* field : {"transport", "algorithm", "order", "wire", "check", "segment_bytes", "slot_bytes",
-                            "link_bytes", "heap_bytes", "window_bytes", "tcp_streams"}) {
+                            "link_bytes", "heap_bytes", "window_bytes", "blocks", "tcp_streams"}) {
     text += (text.empty() ? "" : " ") + std::string(field) + "=" + get_field(settings, field);
   }
   // The files may differ between hosts.

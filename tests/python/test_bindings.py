@@ -113,6 +113,7 @@ def test_a_device_plan_comes_as_text_and_packed() -> None:
     assert len(plan["packed"]) == plan["steps"] * _C.device_sizes()["Step"]
     assert plan["text"].count("\n") == plan["steps"]
     assert plan["input_bytes"] == plan["output_bytes"] == 8192
+    assert plan["blocks"] == 1  # 128 packs each
     assert plan["read_bytes"] == plan["written_bytes"] == 8192  # a quarter of everybody's, for everybody
 
 

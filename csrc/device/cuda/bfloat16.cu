@@ -2,6 +2,6 @@
 
 namespace ringdp::gpu {
 
-KernelsByWorld bfloat16_sums() { return plan_kernels<BFloat16, Sum>(); }
+PlanKernels bfloat16_sums() { return plan_kernels<BFloat16, Sum>(); }
 
 }  // namespace ringdp::gpu

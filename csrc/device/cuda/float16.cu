@@ -2,6 +2,6 @@
 
 namespace ringdp::gpu {
 
-KernelsByWorld float16_sums() { return plan_kernels<Half, Sum>(); }
+PlanKernels float16_sums() { return plan_kernels<Half, Sum>(); }
 
 }  // namespace ringdp::gpu

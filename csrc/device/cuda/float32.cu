@@ -2,6 +2,6 @@
 
 namespace ringdp::gpu {
 
-KernelsByWorld float32_sums() { return plan_kernels<float, Sum>(); }
+PlanKernels float32_sums() { return plan_kernels<float, Sum>(); }
 
 }  // namespace ringdp::gpu

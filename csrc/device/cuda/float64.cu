@@ -2,6 +2,6 @@
 
 namespace ringdp::gpu {
 
-KernelsByWorld float64_sums() { return plan_kernels<double, Sum>(); }
+PlanKernels float64_sums() { return plan_kernels<double, Sum>(); }
 
 }  // namespace ringdp::gpu

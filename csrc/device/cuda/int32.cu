@@ -2,6 +2,6 @@
 
 namespace ringdp::gpu {
 
-KernelsByWorld int32_sums() { return plan_kernels<int32_t, Sum>(); }
+PlanKernels int32_sums() { return plan_kernels<int32_t, Sum>(); }
 
 }  // namespace ringdp::gpu

@@ -2,6 +2,6 @@
 
 namespace ringdp::gpu {
 
-KernelsByWorld int64_sums() { return plan_kernels<int64_t, Sum>(); }
+PlanKernels int64_sums() { return plan_kernels<int64_t, Sum>(); }
 
 }  // namespace ringdp::gpu

@@ -3,6 +3,9 @@
 #include <algorithm>
 #include <cstring>
 #include <iterator>
+#include <map>
+#include <mutex>
+#include <utility>
 
 #include "device/cuda/driver.h"
 #include "device/runtime/ringdp_gpu.h"
@@ -12,7 +15,7 @@ namespace {
 
 struct Sums {
   DType element;
-  KernelsByWorld (*kernels)();
+  PlanKernels (*kernels)();
 };
 constexpr Sums kSums[] = {
     {DType::kF32, float32_sums}, {DType::kF16, float16_sums}, {DType::kBF16, bfloat16_sums},
@@ -30,16 +33,25 @@ NamedKernels named(const std::string& name, const KernelsByWorld& by_world) {
   return {name, std::vector<const void*>(by_world.begin(), by_world.end())};  // braces would list the two iterators
 }
 
+NamedKernels plans_of(const Sums& sums) {
+  NamedKernels all = {std::string("plan ") + name_of(sums.element), {}};
+  for (const PlanKernel& kernel : sums.kernels()) {
+    all.kernels.push_back(kernel.few);
+    all.kernels.push_back(kernel.many);
+  }
+  return all;
+}
+
 std::vector<NamedKernels> named_kernels() {
   std::vector<NamedKernels> all;
-  for (const Sums& sums : kSums) all.push_back(named(std::string("plan ") + name_of(sums.element), sums.kernels()));
+  for (const Sums& sums : kSums) all.push_back(plans_of(sums));
   for (const Sums& sums : kSums) {
     if (!is_floating(sums.element)) continue;
     all.push_back({std::string("codec ") + name_of(sums.element),
                    {codec_kernel_for(sums.element, true), codec_kernel_for(sums.element, false)}});
   }
   all.push_back(named("adam float32", adam_kernels()));
-  all.push_back(named("poison", poison_kernels()));
+  all.push_back({"abort", abort_kernels()});
   return all;
 }
 
@@ -89,19 +101,31 @@ const std::vector<NamedKernels>& all_kernels() {
 
 bool reduces(DType element, ReduceOp reduce) { return sums_of(element, reduce) != nullptr; }
 
-const void* plan_kernel_for(DType element, ReduceOp reduce, int world) {
+PlanKernel plan_kernel_for(DType element, ReduceOp reduce, int world) {
   if (const Sums* const sums = sums_of(element, reduce)) return sums->kernels()[world - 1];
   refuse(std::string("rd_gpu_run: no kernel for ") + name_of(reduce) + " on " + name_of(element) +
          "; kernels do SUM and AVG on " + served() + " and move any type; the rest goes through host memory");
 }
 
+void launch_plan(const char* what, const PlanKernel& kernel, int blocks, const Work& work, cudaStream_t stream) {
+  if (work.steps > kFewSteps) return launch(what, kernel.many, blocks, work, stream);
+  ShortWork few;
+  static_cast<WorkHead&>(few) = work;
+  std::copy_n(work.step, work.steps, few.step);
+  launch(what, kernel.few, blocks, few, stream);
+}
+
 int blocks_of_device(const void* kernel) {
+  static std::mutex mutex;
+  static std::map<std::pair<int, const void*>, int> known;
   int device = 0, multiprocessors = 0, each = 0;
   check("cudaGetDevice", cudaGetDevice(&device));
+  const std::lock_guard lock(mutex);
+  if (const auto found = known.find({device, kernel}); found != known.end()) return found->second;
   check("cudaDeviceGetAttribute", cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, device));
   check("cudaOccupancyMaxActiveBlocksPerMultiprocessor",
         cudaOccupancyMaxActiveBlocksPerMultiprocessor(&each, kernel, kThreads, 0));
-  return multiprocessors * (each > 0 ? each : 1);
+  return known[{device, kernel}] = multiprocessors * (each > 0 ? each : 1);
 }
 
 bool is_capturing(cudaStream_t stream) {

@@ -10,13 +10,17 @@
 
 #include "base/dtype.h"
 #include "device/cuda/driver.h"
-#include "device/plan/step.h"
+#include "device/kernel/work.h"
 
 namespace ringdp::gpu {
 
-constexpr int kThreads = 512;  // per block, in every kernel
-
 using KernelsByWorld = std::array<const void*, plan::kMaxDeviceRanks>;  // of 1 rank first
+
+// One plan kernel in two versions, which differ by their argument.
+struct PlanKernel {
+  const void *few, *many;  // of a ShortWork, and of a Work
+};
+using PlanKernels = std::array<PlanKernel, plan::kMaxDeviceRanks>;
 
 template <class Argument>
 const void* address_of(void (*kernel)(Argument)) {
@@ -24,14 +28,14 @@ const void* address_of(void (*kernel)(Argument)) {
 }
 
 // One .cu file each, so that they compile in parallel.
-KernelsByWorld float32_sums();
-KernelsByWorld float16_sums();
-KernelsByWorld bfloat16_sums();
-KernelsByWorld float64_sums();
-KernelsByWorld int32_sums();
-KernelsByWorld int64_sums();
+PlanKernels float32_sums();
+PlanKernels float16_sums();
+PlanKernels bfloat16_sums();
+PlanKernels float64_sums();
+PlanKernels int32_sums();
+PlanKernels int64_sums();
 KernelsByWorld adam_kernels();
-KernelsByWorld poison_kernels();                            // the same for all types
+std::vector<const void*> abort_kernels();                   // poison, and words in messages
 const void* codec_kernel_for(DType element, bool encodes);  // of float32, float16, bfloat16, float64
 
 struct NamedKernels {
@@ -44,7 +48,7 @@ const std::vector<NamedKernels>& all_kernels();
 bool reduces(DType element, ReduceOp reduce);
 
 // Throws Failure, which lists the supported types, when there is no kernel.
-const void* plan_kernel_for(DType element, ReduceOp reduce, int world);
+PlanKernel plan_kernel_for(DType element, ReduceOp reduce, int world);
 
 // Launches one kernel on a stream.
 template <class Argument>
@@ -55,7 +59,10 @@ void launch(const char* what, const void* kernel, int blocks, const Argument& ar
         "the stream must be of the thread's current device");
 }
 
-// The number of blocks that the current device can run at once.
+// Launches the version that takes the fewest bytes.
+void launch_plan(const char* what, const PlanKernel& kernel, int blocks, const Work& work, cudaStream_t stream);
+
+// The number of blocks that the current device can run at once. Asked of the driver once.
 int blocks_of_device(const void* kernel);
 
 // Whether the stream records a graph instead of running.

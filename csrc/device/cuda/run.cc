@@ -1,5 +1,4 @@
 #include <algorithm>
-#include <cstring>
 
 #include "device/cuda/driver.h"
 #include "device/cuda/kernel_table.h"
@@ -7,10 +6,6 @@
 #include "device/runtime/ringdp_gpu.h"
 
 namespace ringdp::gpu {
-
-void run_spinning(const void* kernel, const Work& work, cudaStream_t stream) {
-  launch("a plan", kernel, work.blocks, work, stream);
-}
 
 namespace {
 
@@ -25,34 +20,51 @@ void refuse_capture(cudaStream_t stream) {
       "capture where every rank has a device of its own: the executor SPIN counts there");
 }
 
+// The steps in rows: posts and awaits are one call, in their order; what moves or sums between them is one launch, in
+// which each block runs its share of every step, as with SPIN.
 class StreamRun {
  public:
-  StreamRun(const void* kernel, const Work& work, cudaStream_t stream)
-      : kernel_(kernel), work_(work), stream_(stream), one_step_(work), blocks_(blocks_of_device(kernel)) {
-    one_step_.steps = 1;
-    one_step_.blocks = blocks_;
+  StreamRun(const PlanKernel& kernel, const Work& work, DType element, cudaStream_t stream)
+      : kernel_(kernel), work_(work), element_bytes_(size_of(element)), stream_(stream) {
+    static_cast<WorkHead&>(row_) = work;
+    const int all = blocks_of_device(kernel.few);
+    most_blocks_ = work.blocks > 0 ? std::min<int>(work.blocks, all) : all;
   }
 
   void run() {
-    for (int s = 0; s < work_.steps;) s = is_flag(work_.step[s]) ? run_flags(s) : run_data(s);
+    for (int first = 0; first < work_.steps;) {
+      const int end = end_of_row(first);
+      is_flag(work_.step[first]) ? run_flags(first, end) : run_data(first, end);
+      first = end;
+    }
   }
 
  private:
-  int run_data(int index) {
-    one_step_.step[0] = work_.step[index];
-    launch("a step", kernel_, blocks_, one_step_, stream_);
-    return index + 1;
+  int end_of_row(int first) const {
+    int end = first + 1;
+    while (end < work_.steps && is_flag(work_.step[end]) == is_flag(work_.step[first])) ++end;
+    return end;
   }
 
-  // The posts and awaits from there on, in one call, in their order.
-  int run_flags(int index) const {
+  void run_data(int first, int end) {
+    row_.steps = end - first;
+    std::copy(work_.step + first, work_.step + end, row_.step);
+    row_.blocks = blocks_of_row(first, end);
+    launch_plan("a row of steps", kernel_, row_.blocks, row_, stream_);
+  }
+
+  // Flags are of whole rows, so other ranks need not know.
+  int blocks_of_row(int first, int end) const {
+    int64_t bytes = 0;
+    for (int s = first; s < end; ++s) bytes = std::max(bytes, work_.step[s].count * element_bytes_);
+    return blocks_of(bytes / plan::kDevicePackBytes, most_blocks_);
+  }
+
+  void run_flags(int first, int end) const {
     static const auto batch = driver_function<decltype(&cuStreamBatchMemOp)>("cuStreamBatchMemOp");
     CUstreamBatchMemOpParams operations[plan::kMaxDeviceSteps];
-    unsigned count = 0;
-    for (; index < work_.steps && is_flag(work_.step[index]); ++index)
-      operations[count++] = operation(work_.step[index]);
-    check("cuStreamBatchMemOp", batch(stream_, count, operations, 0));
-    return index;
+    for (int s = first; s < end; ++s) operations[s - first] = operation(work_.step[s]);
+    check("cuStreamBatchMemOp", batch(stream_, static_cast<unsigned>(end - first), operations, 0));
   }
 
   CUstreamBatchMemOpParams operation(const DeviceStep& step) const {
@@ -67,19 +79,20 @@ class StreamRun {
     return one;
   }
 
-  const void* const kernel_;
+  const PlanKernel kernel_;
   const Work& work_;
+  const int64_t element_bytes_;
   const cudaStream_t stream_;
-  Work one_step_;
-  const int blocks_;
+  int most_blocks_ = 1;
+  Work row_;
 };
 
-}  // namespace
-
-void run_on_stream(const void* kernel, const Work& work, cudaStream_t stream) {
+void run_on_stream(const PlanKernel& kernel, const Work& work, DType element, cudaStream_t stream) {
   refuse_capture(stream);
-  StreamRun(kernel, work, stream).run();
+  StreamRun(kernel, work, element, stream).run();
 }
+
+}  // namespace
 
 // The C interface of everything that runs kernels. Arguments are checked first, so bad work queues nothing.
 
@@ -88,15 +101,11 @@ namespace {
 constexpr int kWarps = kThreads / 32;  // per thread block: each encodes or decodes blocks of elements
 
 template <class Argument>
-Argument copied(const char* function, const void* work, size_t bytes) {
+const Argument& known(const char* function, const void* work, size_t bytes) {
   refuse_null(function, "work", work);
-  if (bytes != sizeof(Argument)) {
-    refuse(std::string(function) + ": work of " + std::to_string(bytes) + " bytes, where " +
-           std::to_string(sizeof(Argument)) + " are known; the caller was built from other sources than this library");
-  }
-  Argument argument;
-  std::memcpy(&argument, work, sizeof argument);
-  return argument;
+  if (bytes == sizeof(Argument)) return *static_cast<const Argument*>(work);
+  refuse(std::string(function) + ": work of " + std::to_string(bytes) + " bytes, where " +
+         std::to_string(sizeof(Argument)) + " are known; the caller was built from other sources than this library");
 }
 
 DType element_of(int element) {
@@ -109,21 +118,23 @@ ReduceOp reduce_of(int reduce) {
   refuse("reduce " + std::to_string(reduce) + " is no ringdp::ReduceOp");
 }
 
-// Work that only moves is converted for the one kernel that moves every type.
-const void* kernel_for(Work& work, DType element, ReduceOp reduce) {
-  if (!only_moves(work)) return plan_kernel_for(element, reduce, work.world);
-  count_as_float32(work, element);
-  return plan_kernel_for(DType::kF32, ReduceOp::kSum, work.world);
+void run_as(DType element, ReduceOp reduce, const Work& work, int executor, cudaStream_t stream) {
+  const PlanKernel kernel = plan_kernel_for(element, reduce, work.world);
+  if (executor == RD_GPU_STREAM) return run_on_stream(kernel, work, element, stream);
+  launch_plan("a plan", kernel, work.blocks, work, stream);
 }
 
-void run(Work work, DType element, ReduceOp reduce, int executor, cudaStream_t stream) {
+// Work that only moves is converted for the one kernel that moves every type.
+void run(const Work& work, DType element, ReduceOp reduce, int executor, cudaStream_t stream) {
   if (executor != RD_GPU_SPIN && executor != RD_GPU_STREAM) {
     refuse("rd_gpu_run: executor " + std::to_string(executor) + "; it is RD_GPU_SPIN or RD_GPU_STREAM");
   }
   check_work(work, element);
-  if (executor == RD_GPU_STREAM) check_stream_work(work);
-  const void* const kernel = kernel_for(work, element, reduce);
-  executor == RD_GPU_STREAM ? run_on_stream(kernel, work, stream) : run_spinning(kernel, work, stream);
+  executor == RD_GPU_STREAM ? check_stream_work(work) : check_spin_work(work);
+  if (!only_moves(work)) return run_as(element, reduce, work, executor, stream);
+  Work moves = work;
+  count_as_float32(moves, element);
+  run_as(DType::kF32, ReduceOp::kSum, moves, executor, stream);
 }
 
 void step(const AdamWork& work, cudaStream_t stream) {
@@ -150,7 +161,7 @@ using namespace ringdp::gpu;
 
 int rd_gpu_run(const void* work, size_t work_bytes, int element, int reduce, int executor, void* stream) {
   return guarded([&] {
-    run(copied<Work>("rd_gpu_run", work, work_bytes), element_of(element), reduce_of(reduce), executor,
+    run(known<Work>("rd_gpu_run", work, work_bytes), element_of(element), reduce_of(reduce), executor,
         static_cast<cudaStream_t>(stream));
   });
 }
@@ -164,10 +175,10 @@ int rd_gpu_reduces(int element, int reduce, int* out) {
 
 int rd_gpu_adam_step(const void* work, size_t work_bytes, void* stream) {
   return guarded(
-      [&] { step(copied<AdamWork>("rd_gpu_adam_step", work, work_bytes), static_cast<cudaStream_t>(stream)); });
+      [&] { step(known<AdamWork>("rd_gpu_adam_step", work, work_bytes), static_cast<cudaStream_t>(stream)); });
 }
 
 int rd_gpu_recode(const void* work, size_t work_bytes, void* stream) {
   return guarded(
-      [&] { recode(copied<CodecWork>("rd_gpu_recode", work, work_bytes), static_cast<cudaStream_t>(stream)); });
+      [&] { recode(known<CodecWork>("rd_gpu_recode", work, work_bytes), static_cast<cudaStream_t>(stream)); });
 }

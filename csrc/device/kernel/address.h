@@ -5,7 +5,7 @@
 
 namespace ringdp::gpu {
 
-__device__ inline char* buffer_of(const Work& work, plan::DeviceSpace space, int rank) {
+__device__ inline char* buffer_of(const WorkHead& work, plan::DeviceSpace space, int rank) {
   switch (space) {
     case plan::DeviceSpace::kInput:
       return work.input[rank];
@@ -18,14 +18,14 @@ __device__ inline char* buffer_of(const Work& work, plan::DeviceSpace space, int
 
 // The pack at which `ref` starts, with `rank` in place of kOwnRank and kAllRanks.
 template <class T>
-__device__ Pack* packs_at(const Work& work, const plan::DeviceRef& ref, int rank) {
+__device__ Pack* packs_at(const WorkHead& work, const plan::DeviceRef& ref, int rank) {
   const int64_t bytes = ref.offset * static_cast<int64_t>(ref.wide ? sizeof(Wide<T>) : sizeof(T));
   void* const start = buffer_of(work, ref.space, ref.rank >= 0 ? ref.rank : rank) + bytes;
   return static_cast<Pack*>(start);
 }
 
 // What `writer` has pushed to `reader` in `epoch`: 8 bytes for every 4 of the tensor.
-__device__ inline char* pushed_part(const Work& work, int reader, int writer, uint64_t epoch) {
+__device__ inline char* pushed_part(const WorkHead& work, int reader, int writer, uint64_t epoch) {
   const int64_t part = static_cast<int64_t>(epoch & 1) * work.world + writer;
   return work.pushed[reader] + part * work.pushed_bytes;
 }

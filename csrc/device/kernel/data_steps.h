@@ -20,7 +20,7 @@ struct Targets {
   Pack* to[kRanks];
   int count;
 
-  __device__ Targets(const Work& work, const plan::DeviceRef& ref)
+  __device__ Targets(const WorkHead& work, const plan::DeviceRef& ref)
       : to{}, count(ref.rank == plan::kAllRanks ? kRanks : 1) {
     for (int k = 0; k < kRanks; ++k) {
       to[k] = packs_at<T>(work, ref, count == 1 ? work.rank : (work.rank + 1 + k) % kRanks);
@@ -34,7 +34,7 @@ struct Targets {
 };
 
 template <class Prim, class T, class Op, int kRanks>
-__device__ void sum_step(const Work& work, const plan::DeviceStep& step) {
+__device__ void sum_step(const WorkHead& work, const plan::DeviceStep& step) {
   constexpr int kBatch = kRanks < kPacksInFlight ? kPacksInFlight / kRanks : 1;
   const Targets<Prim, T, kRanks> targets(work, step.to);
   const Pack* from[kRanks] = {};
@@ -59,7 +59,7 @@ __device__ void sum_step(const Work& work, const plan::DeviceStep& step) {
 }
 
 template <class Prim, class T, int kRanks>
-__device__ void copy_step(const Work& work, const plan::DeviceStep& step) {
+__device__ void copy_step(const WorkHead& work, const plan::DeviceStep& step) {
   const Targets<Prim, T, kRanks> targets(work, step.to);
   const Pack* const from = packs_at<T>(work, step.from, work.rank);
   const PackRange share = own_share<Prim, T>(step, work.blocks);
@@ -75,19 +75,25 @@ __device__ void copy_step(const Work& work, const plan::DeviceStep& step) {
   }
 }
 
-// The wide elements that belong to raw pack `i`.
-template <class Prim, class T>
-__device__ Values<T> load_wide(const Pack* from, int64_t i) {
-  if constexpr (kWidePacks<T> == 1) {
-    return unpack<Prim, T>(Prim::load(from + i));
-  } else {
-    struct Packs {
-      Pack of[kWidePacks<T>];
-    } packs{};
-    for (int k = 0; k < kWidePacks<T>; ++k) packs.of[k] = Prim::load(from + i * kWidePacks<T> + k);
-    return bits_as<Values<T>>(packs);
+// The raw or wide elements that belong to raw pack `i`, as they lie in memory.
+template <class T, bool kWide>
+struct PartPacks {
+  static constexpr int kCount = kWide ? kWidePacks<T> : 1;
+  Pack of[kCount];
+
+  template <class Prim>
+  __device__ void load(const Pack* from, int64_t i) {
+    for (int k = 0; k < kCount; ++k) of[k] = Prim::load(from + i * kCount + k);
   }
-}
+  template <class Prim>
+  __device__ Values<T> values() const {
+    if constexpr (kCount == 1) {
+      return unpack<Prim, T>(of[0]);
+    } else {
+      return bits_as<Values<T>>(*this);
+    }
+  }
+};
 
 template <class Prim, class T>
 __device__ void store_wide(Pack* to, int64_t i, const Values<T>& values) {
@@ -103,20 +109,33 @@ __device__ void store_wide(Pack* to, int64_t i, const Values<T>& values) {
 }
 
 template <class Prim, class T, class Op, bool kFromWide>
-__device__ void add_step(const Work& work, const plan::DeviceStep& step) {
+__device__ void add_step(const WorkHead& work, const plan::DeviceStep& step) {
   const Pack* const from = packs_at<T>(work, step.from, work.rank);
   const Pack* const addend = packs_at<T>(work, step.addend, work.rank);
   Pack* const to = packs_at<T>(work, step.to, work.rank);
+  using Part = PartPacks<T, kFromWide>;
+  constexpr int kBatch = kPacksInFlight / (1 + Part::kCount);
   const PackRange share = own_share<Prim, T>(step, work.blocks);
-  for (int64_t i = share.begin + Prim::thread(); i < share.end; i += Prim::threads()) {
-    const Pack own = Prim::load(addend + i);
-    Values<T> sum = kFromWide ? load_wide<Prim, T>(from, i) : unpack<Prim, T>(Prim::load(from + i));
-    fold_into<Op, T>(sum, unpack<Prim, T>(own));
-    finish<T>(sum, step.finish ? work.divisor : 0);
-    if (step.finish) {
-      Prim::store(to + i, pack_rounded<Prim, T>(sum));
-    } else {
-      store_wide<Prim, T>(to, i, sum);
+  const int64_t stride = Prim::threads();
+  for (int64_t i = share.begin + Prim::thread(); i < share.end; i += stride * kBatch) {
+    Part parts[kBatch] = {};
+    Pack own[kBatch] = {};
+    for (int b = 0; b < kBatch; ++b) {
+      if (i + b * stride < share.end) {
+        parts[b].template load<Prim>(from, i + b * stride);
+        own[b] = Prim::load(addend + i + b * stride);
+      }
+    }
+    for (int b = 0; b < kBatch; ++b) {
+      if (i + b * stride >= share.end) break;
+      Values<T> sum = parts[b].template values<Prim>();
+      fold_into<Op, T>(sum, unpack<Prim, T>(own[b]));
+      finish<T>(sum, step.finish ? work.divisor : 0);
+      if (step.finish) {
+        Prim::store(to + i + b * stride, pack_rounded<Prim, T>(sum));
+      } else {
+        store_wide<Prim, T>(to, i + b * stride, sum);
+      }
     }
   }
 }

@@ -22,7 +22,7 @@ __device__ inline uint64_t marked(uint32_t word, uint32_t mark) { return uint64_
 __device__ inline uint32_t mark_in(uint64_t word) { return static_cast<uint32_t>(word >> 32); }
 
 template <class Prim, class T, int kRanks>
-__device__ void push_step(const Work& work, const plan::DeviceStep& step, uint64_t epoch) {
+__device__ void push_step(const WorkHead& work, const plan::DeviceStep& step, uint64_t epoch) {
   const uint32_t mark = mark_of(epoch);
   const Pack* const from = packs_at<T>(work, step.from, work.rank);
   MarkedWords* to[kRanks] = {};
@@ -72,7 +72,7 @@ __device__ inline Pack without_marks(const MarkedWords& low, const MarkedWords& 
 
 // False: this thread has aborted.
 template <class Prim, class T, class Op, int kRanks>
-__device__ bool sum_pushed_step(const Work& work, const plan::DeviceStep& step, int index, uint64_t epoch) {
+__device__ bool sum_pushed_step(const WorkHead& work, const plan::DeviceStep& step, int index, uint64_t epoch) {
   const uint32_t mark = mark_of(epoch);
   const Pack* const own = packs_at<T>(work, step.from, work.rank);
   Pack* const to = packs_at<T>(work, step.to, work.rank);

@@ -20,7 +20,7 @@ namespace ringdp::gpu {
 
 // A step that moves or sums. False: this thread aborted while it waited for pushed packs.
 template <class Prim, class T, class Op, int kRanks>
-__device__ bool run_data_step(const Work& work, const plan::DeviceStep& step, int index, uint64_t epoch) {
+__device__ bool run_data_step(const WorkHead& work, const plan::DeviceStep& step, int index, uint64_t epoch) {
   switch (step.verb) {
     case plan::DeviceVerb::kSum:
       sum_step<Prim, T, Op, kRanks>(work, step);
@@ -47,14 +47,15 @@ __device__ bool run_data_step(const Work& work, const plan::DeviceStep& step, in
 }
 
 // How many steps from `first` on have the same verb: one thread per flag posts or awaits the flags of several peers.
-__device__ inline int run_length(const Work& work, int first) {
+template <class SomeWork>
+__device__ int run_length(const SomeWork& work, int first) {
   int end = first + 1;
   while (end < work.steps && work.step[end].verb == work.step[first].verb) ++end;
   return end - first;
 }
 
-template <class Prim>
-__device__ void post_flags(const Work& work, int first, int count, uint64_t epoch) {
+template <class Prim, class SomeWork>
+__device__ void post_flags(const SomeWork& work, int first, int count, uint64_t epoch) {
   Prim::sync();
   for (int s = first + Prim::thread(); s < first + count; s += Prim::threads()) {
     const plan::DeviceStep& step = work.step[s];
@@ -64,8 +65,8 @@ __device__ void post_flags(const Work& work, int first, int count, uint64_t epoc
 }
 
 // False on all threads: aborted.
-template <class Prim>
-__device__ bool await_flags(const Work& work, int first, int count, uint64_t epoch) {
+template <class Prim, class SomeWork>
+__device__ bool await_flags(const SomeWork& work, int first, int count, uint64_t epoch) {
   bool came = true;
   for (int s = first + Prim::thread(); s < first + count && came; s += Prim::threads()) {
     const plan::DeviceStep& step = work.step[s];
@@ -77,8 +78,8 @@ __device__ bool await_flags(const Work& work, int first, int count, uint64_t epo
 }
 
 // False on all threads: aborted. Advances `*next` past the steps that it has run.
-template <class Prim, class T, class Op, int kRanks>
-__device__ bool run_next(const Work& work, int* next, uint64_t epoch) {
+template <class Prim, class T, class Op, int kRanks, class SomeWork>
+__device__ bool run_next(const SomeWork& work, int* next, uint64_t epoch) {
   const int first = *next;
   const plan::DeviceStep& step = work.step[first];
   const bool is_flag = step.verb == plan::DeviceVerb::kPost || step.verb == plan::DeviceVerb::kAwait;
@@ -95,14 +96,14 @@ __device__ bool run_next(const Work& work, int* next, uint64_t epoch) {
 
 // Ends the launch for this block; the last block increments the epoch, also after a failure.
 template <class Prim>
-__device__ void finish_epoch(const Work& work, uint64_t epoch) {
+__device__ void finish_epoch(const WorkHead& work, uint64_t epoch) {
   if (is_last<Prim>(*work.epoch, work.blocks)) Prim::store_release(&work.epoch->launches, epoch);
 }
 
 // False on all threads: the group has failed or ended. Checked in replays, whose peers may be gone, and in work on the
 // callers' own memory, which a stream whose waits were released, or ranks that made another call, must not write.
 template <class Prim>
-__device__ bool may_begin(const Work& work) {
+__device__ bool may_begin(const WorkHead& work) {
   if (!work.captured && work.aborts[work.rank] == nullptr) return true;
   return !is_aborted<Prim>(*work.epoch, work.abort);
 }
@@ -110,16 +111,16 @@ __device__ bool may_begin(const Work& work) {
 // After an abort the caller, or later work on the stream, may overwrite memory that a peer still reads: so the results
 // of all ranks must be marked as aborted first.
 template <class Prim>
-__device__ void end_for_all(const Work& work) {
+__device__ void end_for_all(const WorkHead& work) {
   for (int r = Prim::thread(); r < work.world; r += Prim::threads()) {
     if (work.aborts[r] != nullptr) Prim::store_release(work.aborts[r], 1u);
   }
 }
 
-// kRanks: work.world. T: the storage type of the elements. Op: see element.h. After an aborted wait nothing more is
-// written; tensors and arena are left half written, and the group has failed.
-template <class Prim, class T, class Op, int kRanks>
-__device__ void run_steps(const Work& work) {
+// kRanks: work.world. T: the storage type of the elements. Op: see element.h. SomeWork: Work or ShortWork. After an
+// aborted wait nothing more is written; tensors and arena are left half written, and the group has failed.
+template <class Prim, class T, class Op, int kRanks, class SomeWork>
+__device__ void run_steps(const SomeWork& work) {
   const uint64_t epoch = Prim::load_acquire(&work.epoch->launches) + 1;
   const bool begins = may_begin<Prim>(work);
   bool alive = begins;

@@ -18,7 +18,7 @@ struct Wanted {
 };
 
 template <class Prim>
-__device__ void expire(const Work& work, const Wanted& wanted, uint64_t seen) {
+__device__ void expire(const WorkHead& work, const Wanted& wanted, uint64_t seen) {
   Expired* const record = work.expired;
   if (Prim::compare_and_swap(&record->set, 0u, 1u) == 0u) {
     record->rank = work.rank;
@@ -37,7 +37,7 @@ __device__ void expire(const Work& work, const Wanted& wanted, uint64_t seen) {
 
 // Waits until poll(&seen) is true. False: aborted.
 template <class Prim, class Poll>
-__device__ bool wait_until(const Work& work, const Wanted& wanted, Poll poll) {
+__device__ bool wait_until(const WorkHead& work, const Wanted& wanted, Poll poll) {
   uint64_t started = 0, seen = 0;
   for (int polls = 0; !poll(&seen);) {
     if (++polls < kPollsPerLook) continue;

@@ -1,7 +1,10 @@
-// What one launch runs on one rank: its steps, and the addresses of all ranks' memory. Plain data: a kernel's argument.
+// What one launch runs on one rank: its steps, and the addresses of all ranks' memory. Plain data, the arguments of
+// kernels.
 #pragma once
+#include <algorithm>
 #include <cstdint>
 
+#include "base/bytes.h"
 #include "base/dtype.h"
 #include "device/plan/step.h"
 #include "kernels/step.h"
@@ -9,6 +12,12 @@
 namespace ringdp::gpu {
 
 constexpr int kMaxBlocks = 64;
+constexpr int kThreads = 512;  // of a block, in every kernel
+// So many that every thread has one pack.
+inline int blocks_of(int64_t packs, int most) {
+  return static_cast<int>(std::clamp<int64_t>(ceil_div(packs, kThreads), 1, most));
+}
+
 // A flag holds epoch * this + value and only increases. It has 64 bits because a slot may be unused for any number of
 // launches, after which a 32-bit counter would have wrapped around.
 constexpr uint64_t kValuesPerEpoch = 1024;
@@ -39,8 +48,11 @@ struct Expired {
 };
 constexpr uint32_t kPushedData = plan::kMaxDeviceSlots;
 
-struct Work {
-  int32_t rank, world, blocks, steps;
+// All of a launch but its steps.
+struct WorkHead {
+  int32_t rank, world;
+  int32_t blocks;  // SPIN: the same on all ranks. STREAM: of a row of steps, at most; 0: as many as fit on the device
+  int32_t steps;
   int32_t captured;  // not 0: in a graph, which may be replayed after the group has ended
   Epoch* epoch;
   uint64_t
@@ -57,11 +69,20 @@ struct Work {
   // By rank, for work whose abort must reach all ranks, such as work on the callers' own memory; else null.
   uint32_t* aborts[plan::kMaxDeviceRanks];
   Expired* expired;
-  plan::DeviceStep step[plan::kMaxDeviceSteps];
 };
 
+// What one launch runs on one rank. A kernel's argument is copied to the device at every launch, all of it, so there
+// are two: most plans have few steps.
+template <int kMost>
+struct WorkOf : WorkHead {
+  plan::DeviceStep step[kMost];
+};
+using Work = WorkOf<plan::kMaxDeviceSteps>;
+constexpr int kFewSteps = 40;  // all plans of eight ranks but those of rings
+using ShortWork = WorkOf<kFewSteps>;
+
 // STREAM: the flag value of this post or await.
-inline uint64_t stream_value(const Work& work, const plan::DeviceStep& step) {
+inline uint64_t stream_value(const WorkHead& work, const plan::DeviceStep& step) {
   return work.stream_epoch * kValuesPerEpoch + step.value;
 }
 

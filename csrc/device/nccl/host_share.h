@@ -18,8 +18,8 @@ class HostShare {
   static constexpr int64_t kWordBytes = 16;                                      // one pack
   static int64_t bytes_of_words(int world) { return (1 + world) * kWordBytes; }  // this rank's word, and one per peer
 
-  // `first`: first rank of the host. `words`: bytes_of_words() of this rank's device memory, zero at first.
-  HostShare(const Functions& functions, std::unique_ptr<PeerMemory> host, int first, char* words);
+  // `first`: first rank of the host. `words`: bytes_of_words(world) of this rank's device memory, zero at first.
+  HostShare(const Functions& functions, std::unique_ptr<PeerMemory> host, int first, int world, char* words);
 
   PeerMemory& host() const { return *host_; }
   char* window(int member) const { return host_->window(member); }
@@ -27,8 +27,8 @@ class HostShare {
   // In the order of the stream. The last barrier of a piece has a longer deadline: a rank that is late for it waits for
   // another host, and the group reports that one.
   std::shared_ptr<const Work> barrier(bool last, uint64_t deadline_ns, void* stream) const;
-  void write_own_word(void* stream) const;        // writes to own_word() whether this rank has aborted
-  void check_word(int peer, void* stream) const;  // aborts this rank if the received word() of `peer` says so
+  // Aborts this rank if a word that has come says that a peer has aborted; then own_word() says so, too. One launch.
+  void pass_abort_on(void* stream) const;
   char* own_word() const { return words_; }
   char* word(int peer) const { return words_ + (1 + peer) * kWordBytes; }
 
@@ -38,7 +38,7 @@ class HostShare {
  private:
   const Functions& functions_;
   const std::unique_ptr<PeerMemory> host_;
-  const int first_;
+  const int first_, world_;
   char* const words_;
 };
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 #include "base/bytes.h"
 #include "base/error.h"
@@ -107,14 +108,16 @@ std::string NcclRanks::sums() const {
     const plan::DeviceChoice choice = choose(sum);
     return std::string("by ") + name_of(choice.algorithm) + " (" + choice.why + ")";
   };
-  if (!share_) return "sums " + by() + ", in our kernels" + encoding_of(link_settings_);
+  const std::string end =
+      ", in our kernels of up to " + std::to_string(blocks_) + " blocks" + encoding_of(link_settings_);
+  if (!share_) return "sums " + by() + end;
   std::string text = "all_reduces ";
   if (link_settings_.hierarchy_beyond >= 0)
     text += "of more than " + std::to_string(link_settings_.hierarchy_beyond) + " bytes ";
   sum.count = link_settings_.hierarchy_beyond + 1;
   text += by();
   sum.what = plan::Collective::kReduceScatter;
-  return text + ", other sums " + by() + ", in our kernels" + encoding_of(link_settings_);
+  return text + ", other sums " + by() + end;
 }
 
 std::string NcclRanks::why_not(const plan::Problem& problem) const {
@@ -148,24 +151,27 @@ Pieces NcclRanks::cut(const plan::Problem& problem) const {
 std::shared_ptr<const Work> NcclRanks::launch(const Piece& piece, const plan::DeviceChoice& choice, void* stream) {
   const plan::Plan plan = plan::make_link_plan(choice.algorithm, piece.problem, link_settings_);
   std::shared_ptr<const Work> meeting;
+  bool words_came = false;  // since the last look at them
   for (const plan::LinkRound& round : plan::rounds_of(plan)) {
     for (const plan::Step& step : round.ahead) run(plan, step, piece, stream);
-    exchange(plan, round, piece, stream);
+    if (!round.messages.empty()) words_came = exchange(plan, round, piece, stream);
     for (const plan::Step& step : round.steps) {
-      if (step.verb == plan::Verb::kWait) {
-        meeting = share_->barrier(/*last=*/meeting != nullptr, piece.deadline_ns, stream);
-      } else {
+      if (step.verb != plan::Verb::kWait) {
         run(plan, step, piece, stream);
+        continue;
       }
+      if (std::exchange(words_came, false)) share_->pass_abort_on(stream);
+      meeting = share_->barrier(/*last=*/meeting != nullptr, piece.deadline_ns, stream);
     }
   }
+  if (words_came) share_->pass_abort_on(stream);
   return meeting;
 }
 
-void NcclRanks::exchange(const plan::Plan& plan, const plan::LinkRound& round, const Piece& piece, void* stream) {
-  if (aborted()) return;
+bool NcclRanks::exchange(const plan::Plan& plan, const plan::LinkRound& round, const Piece& piece, void* stream) {
+  if (aborted()) return false;
   std::vector<NcclCommunicator::Message> messages;
-  std::vector<int> received;  // peers
+  bool words_come = false;
   for (size_t k = 0; k < round.messages.size(); ++k) {
     const plan::Step& step = round.messages[k];
     const bool sends = step.verb == plan::Verb::kSend;
@@ -174,15 +180,15 @@ void NcclRanks::exchange(const plan::Plan& plan, const plan::LinkRound& round, c
     if (!share_ || !is_first_of_its_kind(round.messages, k)) continue;
     char* const word = sends ? share_->own_word() : share_->word(step.peer);
     messages.push_back({sends, word, HostShare::kWordBytes, step.peer});
-    if (!sends) received.push_back(step.peer);
+    words_come |= !sends;
   }
-  if (share_ && !messages.empty()) share_->write_own_word(stream);
+  if (share_) share_->pass_abort_on(stream);
   const std::string error = communicator_->exchange(messages, stream);
-  for (const int peer : received) share_->check_word(peer, stream);
-  if (error.empty()) return;
+  if (error.empty()) return words_come;
   abort();  // before the host releases the results
   const std::lock_guard lock(mutex_);
   if (refusal_.empty()) refusal_ = error;
+  return words_come;
 }
 
 // A signal needs no work here: kWait launches the whole barrier.
@@ -201,7 +207,7 @@ void NcclRanks::fold(const plan::Plan& plan, const plan::Step& step, const Piece
   Fold fold = fold_of(plan, step, [&](const plan::Ref& ref) { return address_of(plan, ref, piece); });
   fold.spare = arena_->memory() + layout_.stage + plan.scratch_bytes;
   Work work = work_of(fold);
-  work.blocks = blocks_;
+  work.blocks = blocks_of(fold.count / plan::pack_elements(fold.dtype), blocks_);
   work.epoch = reinterpret_cast<Epoch*>(arena_->memory() + layout_.epoch);
   work.deadline_ns = std::max<uint64_t>(piece.deadline_ns, 1);
   work.divisor = step.finish ? piece.divisor : 0;
@@ -364,7 +370,7 @@ void NcclRanks::bootstrap_hosts(const NcclBootstrapContext& context) {
   why_no_hierarchy_ = gather.agree(why);
   if (why_no_hierarchy_.empty()) {
     char* const words = arena_->memory() + layout_.flags;
-    share_ = std::make_unique<HostShare>(functions_, std::move(host), gather.first(), words);
+    share_ = std::make_unique<HostShare>(functions_, std::move(host), gather.first(), world_, words);
     return;
   }
   link_settings_.hosts.clear();
@@ -381,7 +387,7 @@ NcclPeerInfo NcclRanks::offer(const NcclBootstrapContext& context) {
     arena_ = std::make_shared<Arena>(functions_, device_, layout_, RD_GPU_SHARE_AUTO);
     rd_gpu_device facts{};
     require(functions_, functions_.describe(device_, &facts));
-    blocks_ = blocks_for(facts.multiprocessors, 1);
+    blocks_ = context.most_blocks > 0 ? context.most_blocks : blocks_for(facts.multiprocessors, 1);
     std::memcpy(info.uuid, facts.uuid, sizeof info.uuid);
     info.version = version_;
     if (rank_ > 0) return info;

@@ -26,6 +26,7 @@ namespace ringdp::gpu {
 struct NcclBootstrapContext {
   int rank = 0, world = 1;
   int64_t window_bytes = 0;
+  int most_blocks = 0;               // of a launch; 0: by device
   plan::LinkSettings link_settings;  // its hosts are those whose ranks share memory
   std::string library;               // path of NCCL when the process has not loaded it; "": by name
   void* stream = nullptr;            // of the group; no work on it waits for other ranks
@@ -84,7 +85,8 @@ class NcclRanks final : public DeviceRanks {
   void bootstrap_hosts(const NcclBootstrapContext& context);
   uint32_t* abort_on_device() const;
   std::string sums() const;  // how sums run, for description()
-  void exchange(const plan::Plan& plan, const plan::LinkRound& round, const Piece& piece, void* stream);
+  // Whether words of peers have come with the messages.
+  bool exchange(const plan::Plan& plan, const plan::LinkRound& round, const Piece& piece, void* stream);
   void run(const plan::Plan& plan, const plan::Step& step, const Piece& piece, void* stream);
   void fold(const plan::Plan& plan, const plan::Step& step, const Piece& piece, void* stream);
   void round(const plan::Plan& plan, const plan::Step& step, const Piece& piece, void* stream);

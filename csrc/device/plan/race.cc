@@ -33,22 +33,26 @@ std::string text_of(const Access& access) {
 
 class RaceSearch {
  public:
-  RaceSearch(int world, int blocks, bool in_place)
+  RaceSearch(int world, int most_blocks, bool in_place)
       : world_(world),
-        blocks_(blocks),
+        most_(most_blocks),
         in_place_(in_place),
-        clocks_(world * (blocks + 1), Clock(world * (blocks + 1))),
-        has_pushed_(world * blocks) {}
+        clocks_(world * (most_blocks + 1), Clock(world * (most_blocks + 1))),
+        has_pushed_(world * most_blocks) {}
 
-  std::string run(const std::vector<std::vector<DevicePlan>>& launches) {
-    for (const std::vector<DevicePlan>& plans : launches) {
-      begin(plans);
+  std::string run(const std::vector<std::vector<DevicePlan>>& launches, const std::vector<int>& blocks) {
+    for (size_t i = 0; i < launches.size(); ++i) {
+      blocks_ = blocks.at(i);
+      begin(launches[i]);
       std::vector<size_t> next(clocks_.size());
       for (bool moved = true; moved;) {
         moved = false;
-        for (int t = 0; t < world_ * blocks_; ++t) moved |= advance(plans[t / blocks_], t, next[t]);
+        for (const DevicePlan& plan : launches[i]) {
+          for (int b = 0; b < blocks_; ++b)
+            moved |= advance(plan, thread_of(plan.rank, b), next[thread_of(plan.rank, b)]);
+        }
       }
-      end(plans);
+      end(launches[i]);
     }
     return race_;
   }
@@ -62,23 +66,24 @@ class RaceSearch {
     }
   };
 
-  int streams_of(int rank) const { return world_ * blocks_ + rank; }
+  int thread_of(int rank, int block) const { return rank * most_ + block; }
+  int streams_of(int rank) const { return world_ * most_ + rank; }
 
   void begin(const std::vector<DevicePlan>& plans) {
     flags_.clear();
     ++epoch_;
     for (const DevicePlan& plan : plans) {
       touch(plan);
-      for (int b = 0; b < blocks_; ++b) clocks_[plan.rank * blocks_ + b] = clocks_[streams_of(plan.rank)];
+      for (int b = 0; b < most_; ++b) clocks_[thread_of(plan.rank, b)] = clocks_[streams_of(plan.rank)];
     }
-    for (int t = 0; t < world_ * blocks_; ++t) ++clocks_[t][t];
+    for (int t = 0; t < world_ * most_; ++t) ++clocks_[t][t];
     started_ = clocks_;
   }
 
   void end(const std::vector<DevicePlan>& plans) {
     for (const DevicePlan& plan : plans) {
       Clock& streams = clocks_[streams_of(plan.rank)];
-      for (int b = 0; b < blocks_; ++b) join(streams, clocks_[plan.rank * blocks_ + b]);
+      for (int b = 0; b < blocks_; ++b) join(streams, clocks_[thread_of(plan.rank, b)]);
       touch(plan);
       hear(plan);
       find_stage_in_use(plan);
@@ -99,7 +104,7 @@ class RaceSearch {
     const Clock& streams = clocks_[streams_of(plan.rank)];
     for (int peer = 0; peer < world_; ++peer) {
       bool heard = false;
-      for (int t = peer * blocks_; t < (peer + 1) * blocks_; ++t) heard |= streams[t] >= started_[t][t];
+      for (int t = thread_of(peer, 0); t < thread_of(peer, blocks_); ++t) heard |= streams[t] >= started_[t][t];
       if (!heard) {
         found("rank " + std::to_string(plan.rank) + " leaves without having heard that rank " + std::to_string(peer) +
               " has begun");
@@ -121,11 +126,11 @@ class RaceSearch {
   // Runs thread `t` from step `at` on, as far as its flags are there.
   bool advance(const DevicePlan& plan, int t, size_t& at) {
     const size_t start = at;
-    const int block = t % blocks_;
+    const int block = t % most_;
     for (; at < plan.steps.size(); ++at) {
       const DeviceStep& step = plan.steps[at];
       if (step.verb == DeviceVerb::kAwait) {
-        const auto flag = flags_.find({step.peer * blocks_ + block, plan.rank, step.slot, step.value});
+        const auto flag = flags_.find({thread_of(step.peer, block), plan.rank, step.slot, step.value});
         if (flag == flags_.end()) break;
         join(clocks_[t], flag->second);
       } else if (step.verb == DeviceVerb::kPost) {
@@ -152,7 +157,7 @@ class RaceSearch {
 
   bool all_have_pushed(int block) const {
     for (int rank = 0; rank < world_; ++rank) {
-      if (has_pushed_[rank * blocks_ + block] != epoch_) return false;
+      if (has_pushed_[thread_of(rank, block)] != epoch_) return false;
     }
     return true;
   }
@@ -170,7 +175,7 @@ class RaceSearch {
     const Extent bytes = share(plan, plan.steps[at].from, plan.steps[at].count, t);
     for (int writer = 0; writer < world_; ++writer) {
       if (writer == plan.rank || bytes.count() == 0) continue;
-      join(clocks_[t], started_[writer * blocks_ + t % blocks_]);
+      join(clocks_[t], started_[thread_of(writer, t % most_)]);
       reads_marked_ = true;
       note(pushed(plan.rank, writer), {t, bytes, false, &plan, at});
       reads_marked_ = false;
@@ -187,7 +192,7 @@ class RaceSearch {
 
   // The bytes that a block accesses: its share of the packs.
   Extent share(const DevicePlan& plan, const DeviceRef& ref, int64_t count, int t) const {
-    const Extent part = balanced_part(count, blocks_, t % blocks_, pack_elements(plan.dtype));
+    const Extent part = balanced_part(count, blocks_, t % most_, pack_elements(plan.dtype));
     return {bytes_of(plan, ref, ref.offset + part.begin), bytes_of(plan, ref, ref.offset + part.end)};
   }
 
@@ -227,11 +232,11 @@ class RaceSearch {
     }
   };
 
-  const int world_, blocks_;
+  const int world_, most_;  // blocks of any launch
   const bool in_place_;
-  int epoch_ = 0;
+  int epoch_ = 0, blocks_ = 0;  // of the current launch
   bool reads_marked_ = false;
-  std::vector<Clock> clocks_, started_;  // by thread: rank * blocks + block, then each rank's streams
+  std::vector<Clock> clocks_, started_;  // by thread: rank * most + block, then each rank's streams
   std::map<FlagValue, Clock> flags_;
   std::vector<int> has_pushed_;  // by thread: in which launch
   std::map<Place, std::vector<Access>> accesses_;
@@ -240,8 +245,10 @@ class RaceSearch {
 
 }  // namespace
 
-std::string find_race(const std::vector<std::vector<DevicePlan>>& launches, int blocks, bool in_place) {
-  return RaceSearch(static_cast<int>(launches.at(0).size()), blocks, in_place).run(launches);
+std::string find_race(const std::vector<std::vector<DevicePlan>>& launches, const std::vector<int>& blocks,
+                      bool in_place) {
+  const int most = *std::max_element(blocks.begin(), blocks.end());
+  return RaceSearch(static_cast<int>(launches.at(0).size()), most, in_place).run(launches, blocks);
 }
 
 }  // namespace ringdp::plan

@@ -15,6 +15,7 @@ namespace ringdp::gpu {
 struct BootstrapContext {
   int rank = 0, world = 1;
   int64_t window_bytes = 0;
+  int most_blocks = 0;  // of a launch; 0: by device
   // Collective: the bytes of all ranks, by rank; all pass the same number of bytes.
   std::function<std::vector<std::string>(const std::string&)> all_gather;
   // Collective: passes `own` to all ranks when names[rank] is not empty (transport/fd_exchange.h).

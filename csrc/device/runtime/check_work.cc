@@ -19,16 +19,33 @@ constexpr int64_t kMostElements = int64_t{1} << 48;  // so that no count of byte
 
 [[noreturn]] void refuse(const std::string& what) { throw Error(ErrorKind::kInvalidArgument, "device work: " + what); }
 
-void check_range(const std::string& field, int64_t value, int64_t low, int64_t high) {
+// A field's name, or what makes it: every launch is checked, and no name is made unless it is refused.
+std::string text_of(const char* field) { return field; }
+template <class Field>
+std::string text_of(const Field& field) {
+  return field();
+}
+auto element_of(const char* array, int index) {
+  return [=] { return std::string(array) + "[" + std::to_string(index) + "]"; };
+}
+struct FieldOfStep {
+  int index;
+  const char *field, *of_it;
+  std::string operator()() const { return "step " + std::to_string(index) + ": " + field + of_it; }
+};
+
+template <class Field>
+void check_range(const Field& field, int64_t value, int64_t low, int64_t high) {
   if (value >= low && value <= high) return;
-  refuse("invalid value " + std::to_string(value) + " for " + field + " (expected " + std::to_string(low) + ".." +
-         std::to_string(high) + ")");
+  refuse("invalid value " + std::to_string(value) + " for " + text_of(field) + " (expected " + std::to_string(low) +
+         ".." + std::to_string(high) + ")");
 }
 
-void check_address(const std::string& field, const void* address, size_t alignment = kDevicePackBytes) {
-  if (address == nullptr) refuse(field + " is null");
+template <class Field>
+void check_address(const Field& field, const void* address, size_t alignment = kDevicePackBytes) {
+  if (address == nullptr) refuse(text_of(field) + " is null");
   if (reinterpret_cast<uintptr_t>(address) % alignment == 0) return;
-  refuse(field + " is not " + std::to_string(alignment) + "-byte aligned");
+  refuse(text_of(field) + " is not " + std::to_string(alignment) + "-byte aligned");
 }
 
 void check_ranks(int rank, int world) {
@@ -53,7 +70,7 @@ const void* buffer_of(const Work& work, DeviceSpace space, int rank) {
 class StepCheck {
  public:
   StepCheck(const Work& work, int index, DType element)
-      : work_(work), step_(work.step[index]), element_(element), named_("step " + std::to_string(index) + ": ") {}
+      : work_(work), step_(work.step[index]), index_(index), element_(element) {}
 
   void check() const {
     switch (step_.verb) {
@@ -71,36 +88,36 @@ class StepCheck {
       case DeviceVerb::kSumPushed:
         return check_data(step_.from, step_.to), check_pushed();
     }
-    refuse(named_ + "verb " + std::to_string(static_cast<int>(step_.verb)) + " is none");
+    refuse(named("verb ")() + std::to_string(static_cast<int>(step_.verb)) + " is none");
   }
 
  private:
+  FieldOfStep named(const char* field, const char* of_it = "") const { return {index_, field, of_it}; }
   void check_flag(int holder) const {
-    check_range(named_ + "peer", step_.peer, 0, work_.world - 1);
-    check_range(named_ + "slot", step_.slot, 0, plan::kMaxDeviceSlots - 1);
-    check_range(named_ + "value", step_.value, 1, static_cast<int64_t>(kValuesPerEpoch) - 1);
-    check_address("flags[" + std::to_string(holder) + "]", work_.flags[holder], alignof(Flags));
+    check_range(named("peer"), step_.peer, 0, work_.world - 1);
+    check_range(named("slot"), step_.slot, 0, plan::kMaxDeviceSlots - 1);
+    check_range(named("value"), step_.value, 1, static_cast<int64_t>(kValuesPerEpoch) - 1);
+    check_address(element_of("flags", holder), work_.flags[holder], alignof(Flags));
   }
   void check_count() const {
-    check_range(named_ + "count", step_.count, 0, kMostElements);
+    check_range(named("count"), step_.count, 0, kMostElements);
     if (step_.count * size_of(element_) % kDevicePackBytes != 0) {
-      refuse(named_ + std::to_string(step_.count) + " elements of " + name_of(element_) +
+      refuse(named("")() + std::to_string(step_.count) + " elements of " + name_of(element_) +
              " are no whole packs of 16 bytes");
     }
   }
   void check_ref(const char* which, const DeviceRef& ref) const {
-    const std::string field = named_ + which;
     const int64_t size = size_of(ref.wide ? wide_of(element_) : element_);
-    check_range(field + " offset", ref.offset, 0, kMostElements);
+    check_range(named(which, " offset"), ref.offset, 0, kMostElements);
     if (ref.offset * size % kDevicePackBytes != 0) {
-      refuse(field + " offset " + std::to_string(ref.offset) + " is inside a pack of 16 bytes");
+      refuse(named(which, " offset ")() + std::to_string(ref.offset) + " is inside a pack of 16 bytes");
     }
-    if (ref.rank >= 0) check_range(field + " rank", ref.rank, 0, work_.world - 1);
+    if (ref.rank >= 0) check_range(named(which, " rank"), ref.rank, 0, work_.world - 1);
     const int own = ref.rank == plan::kOwnRank ? work_.rank : ref.rank;
     for (int r = 0; r < work_.world && step_.count > 0; ++r) {
-      if (own == r || own == plan::kAllRanks) {
-        check_address(field + " of rank " + std::to_string(r), buffer_of(work_, ref.space, r));
-      }
+      if (own != r && own != plan::kAllRanks) continue;
+      const auto buffer = [&] { return named(which, " of rank ")() + std::to_string(r); };
+      check_address(buffer, buffer_of(work_, ref.space, r));
     }
   }
   void check_data(const DeviceRef& from, const DeviceRef& to) const {
@@ -110,14 +127,14 @@ class StepCheck {
   }
   // Marked words take twice the tensor's bytes, once per epoch parity.
   void check_pushed() const {
-    check_range(named_ + "pushed_bytes", work_.pushed_bytes, 2 * step_.count * size_of(element_), INT64_MAX);
-    for (int r = 0; r < work_.world; ++r) check_address("pushed[" + std::to_string(r) + "]", work_.pushed[r]);
+    check_range(named("pushed_bytes"), work_.pushed_bytes, 2 * step_.count * size_of(element_), INT64_MAX);
+    for (int r = 0; r < work_.world; ++r) check_address(element_of("pushed", r), work_.pushed[r]);
   }
 
   const Work& work_;
   const DeviceStep& step_;
+  const int index_;
   const DType element_;
-  const std::string named_;
 };
 
 using plan::DeviceStep;
@@ -131,16 +148,20 @@ bool adds(const DeviceStep& step) {
 
 void check_work(const Work& work, DType element) {
   check_ranks(work.rank, work.world);
-  check_range("blocks", work.blocks, 1, kMaxBlocks);
+  check_range("blocks", work.blocks, 0, kMaxBlocks);
   check_range("steps", work.steps, 0, plan::kMaxDeviceSteps);
   check_range("deadline_ns", static_cast<int64_t>(work.deadline_ns), 1, INT64_MAX);
   check_address("epoch", work.epoch, alignof(Epoch));
   check_address("abort", work.abort, alignof(uint32_t));
   for (int r = 0; r < work.world && work.aborts[work.rank] != nullptr; ++r) {
-    check_address("aborts[" + std::to_string(r) + "]", work.aborts[r], alignof(uint32_t));
+    check_address(element_of("aborts", r), work.aborts[r], alignof(uint32_t));
   }
   check_address("expired", work.expired, alignof(Expired));
   for (int s = 0; s < work.steps; ++s) StepCheck(work, s, element).check();
+}
+
+void check_spin_work(const Work& work) {
+  if (work.blocks == 0) refuse("blocks is 0; for the executor SPIN all ranks launch the same number of them, from 1");
 }
 
 void check_stream_work(const Work& work) {
@@ -161,12 +182,12 @@ void check_adam_work(const AdamWork& work) {
   check_address("epoch", work.epoch, alignof(Epoch));
   if (work.count == 0) return;
   for (int r = 0; r < work.world; ++r) {
-    check_address("gradients[" + std::to_string(r) + "]", work.gradients[r]);
+    check_address(element_of("gradients", r), work.gradients[r]);
     const bool wanted = r == work.rank || work.parameters[r] != nullptr;
-    if (wanted) check_address("parameters[" + std::to_string(r) + "]", work.parameters[r]);
+    if (wanted) check_address(element_of("parameters", r), work.parameters[r]);
   }
   const int states = work.scalars.amsgrad ? 3 : 2;
-  for (int k = 0; k < states; ++k) check_address("state[" + std::to_string(k) + "]", work.state[k]);
+  for (int k = 0; k < states; ++k) check_address(element_of("state", k), work.state[k]);
 }
 
 void check_codec_work(const CodecWork& work) {

@@ -10,6 +10,9 @@ namespace ringdp::gpu {
 
 void check_work(const Work& work, DType element);
 
+// SPIN: at least one block, which the ranks know.
+void check_spin_work(const Work& work);
+
 // STREAM: flags of block 0 only, with epochs counted by the host; no step that waits inside a kernel.
 void check_stream_work(const Work& work);
 

@@ -63,6 +63,7 @@ std::string fill(void* handle, Functions& f) {
   symbols.find("rd_gpu_reduces", f.reduces);
   symbols.find("rd_gpu_poison", f.poison);
   symbols.find("rd_gpu_deliver", f.deliver);
+  symbols.find("rd_gpu_pass_abort_on", f.pass_abort_on);
   symbols.find("rd_gpu_adam_step", f.adam_step);
   symbols.find("rd_gpu_recode", f.recode);
   symbols.find("rd_gpu_kernels", f.kernels);

@@ -33,6 +33,7 @@ struct Functions {
   decltype(&rd_gpu_reduces) reduces;
   decltype(&rd_gpu_poison) poison;
   decltype(&rd_gpu_deliver) deliver;
+  decltype(&rd_gpu_pass_abort_on) pass_abort_on;
   decltype(&rd_gpu_adam_step) adam_step;
   decltype(&rd_gpu_recode) recode;
   decltype(&rd_gpu_kernels) kernels;

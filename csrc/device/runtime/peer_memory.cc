@@ -55,6 +55,7 @@ PeerMemory::PeerMemory(const Functions& functions, int device, const BootstrapCo
 
 PeerMemory::~PeerMemory() {
   if (!stays_) teardown();
+      most_blocks_(context.most_blocks),
   if (!arena_ || (!stays_ && is_unmapped_by_peers())) return;
   keep({std::move(arena_), std::move(page_), std::move(buffers_), std::move(mapped_pages_)});
 }
@@ -144,7 +145,8 @@ std::shared_ptr<const Work> PeerMemory::launch(const Piece& piece, const plan::D
 std::shared_ptr<const Work> PeerMemory::launch_at(const Addresses& found, const Piece& piece,
                                                   const plan::DeviceChoice& choice, void* stream) {
   const auto plan = plans_.plan_for(choice.algorithm, piece.problem);
-  const LaunchFacts facts = {piece.input_at, piece.output_at, piece.divisor,      piece.deadline_ns, placement_.blocks,
+  const int blocks = on_streams() ? placement_.blocks : blocks_of(piece.problem, choice.algorithm, placement_.blocks);
+  const LaunchFacts facts = {piece.input_at, piece.output_at, piece.divisor,      piece.deadline_ns, blocks,
                              launches_ + 1,  piece.captured,  piece.input_stride, piece.own_input,   piece.own_output};
   const std::shared_ptr<const Work> work(new Work(work_of(*plan, found, facts)));  // of 13 KB, made in its place
   require(functions_, functions_.run(work.get(), sizeof(Work), static_cast<int>(plan->dtype),
@@ -251,7 +253,12 @@ bool PeerMemory::try_sharing(int sharing, const BootstrapContext& context) {
   const std::vector<PeerInfo> infos = peer_infos_from(context.all_gather(to_bytes(info)));
   why_not_ = gpu::why_not(infos);
   if (why_not_.empty()) {
-    placement_ = place(infos);
+    try {
+      placement_ = place(infos, most_blocks_);
+    } catch (const Error&) {
+      drop_own();
+      throw;
+    }
     why_not_ = placement_.why_not;
   }
   if (!why_not_.empty()) {  // the same on all ranks, none of which has mapped anything

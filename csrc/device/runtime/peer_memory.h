@@ -97,7 +97,7 @@ class PeerMemory final : public DeviceRanks {
   bool has_posted(const Work& work, int step) const;
 
   const Functions& functions_;
-  const int device_, rank_, world_;
+  const int device_, rank_, world_, most_blocks_;
   const ArenaLayout layout_;
   std::string why_not_;
   Placement placement_;

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cstring>
 
+#include "base/bytes.h"
+#include "base/error.h"
 #include "device/kernel/work.h"
 
 namespace ringdp::gpu {
@@ -39,17 +41,28 @@ Sharing sharing_of(const std::vector<PeerInfo>& infos) {
 }
 
 int fewest_multiprocessors(const std::vector<PeerInfo>& infos) {
-  int fewest = kMaxBlocks * kShare;
+  int fewest = infos[0].multiprocessors;
   for (const PeerInfo& info : infos) fewest = std::min(fewest, info.multiprocessors);
   return fewest;
 }
 
+[[noreturn]] void refuse_blocks(int asked, int room, int sharers) {
+  throw Error(ErrorKind::kInvalidArgument,
+              "blocks=" + std::to_string(asked) + " (RINGDP_BLOCKS) do not fit on a device at once, as they must, " +
+                  "because they wait for those of other ranks: set at most " + std::to_string(room) +
+                  (sharers > 1 ? " for each of the " + std::to_string(sharers) + " ranks that share it" : "") +
+                  ", or 0");
+}
+
 std::string ranks(int a, int b) { return "ranks " + std::to_string(a) + " and " + std::to_string(b); }
 
-Placement on_streams(const std::vector<PeerInfo>& infos, const std::string& reason) {
+Placement on_streams(const std::vector<PeerInfo>& infos, const std::string& reason, int most_blocks) {
   Placement placement;
   placement.executor = RD_GPU_STREAM;
+  placement.shares_devices = true;
+  placement.blocks = most_blocks;
   placement.why = "STREAM: " + reason + ", so waits are operations of streams";
+  if (most_blocks > 0) placement.why += "; kernels of up to " + std::to_string(most_blocks) + " blocks";
   for (size_t rank = 0; rank < infos.size(); ++rank) {
     if (infos[rank].waits_on_streams) continue;
     placement.why_not = reason + ", and the device of rank " + std::to_string(rank) + " cannot wait on streams";
@@ -76,7 +89,14 @@ int blocks_for(int multiprocessors, int ranks) {
   return std::clamp(multiprocessors / (kShare * ranks), 1, kMostBlocks);
 }
 
-Placement place(const std::vector<PeerInfo>& infos) {
+int blocks_of(const plan::Problem& problem, plan::DeviceAlgorithm algorithm, int most) {
+  const bool sums_slices = algorithm == plan::DeviceAlgorithm::kDirect &&
+                           (problem.what == plan::Collective::kAllReduce || problem.what == plan::Collective::kReduce);
+  const int64_t parts = sums_slices ? problem.world : 1;
+  return blocks_of(ceil_div(problem.count, plan::pack_elements(problem.dtype) * parts), most);
+}
+
+Placement place(const std::vector<PeerInfo>& infos, int most_blocks) {
   const Sharing sharing = sharing_of(infos);
   const std::string apart = why_apart(infos, sharing);
   if (!apart.empty()) {
@@ -85,19 +105,20 @@ Placement place(const std::vector<PeerInfo>& infos) {
     return nowhere;
   }
   if (sharing.processes) {
-    return on_streams(infos, ranks(sharing.first, sharing.other) + " are processes that share a device");
+    return on_streams(infos, ranks(sharing.first, sharing.other) + " are processes that share a device", most_blocks);
   }
+  const int room = fewest_multiprocessors(infos) / sharing.most;  // blocks of each rank, all at once
+  if (room == 0) {
+    return on_streams(infos, std::to_string(sharing.most) + " ranks share a device that holds fewer kernels at once",
+                      most_blocks);
+  }
+  if (most_blocks > room) refuse_blocks(most_blocks, room, sharing.most);
   Placement placement;
-  placement.blocks = blocks_for(fewest_multiprocessors(infos), sharing.most);
-  const bool fit = std::all_of(infos.begin(), infos.end(), [&](const PeerInfo& info) {
-    return placement.blocks * sharing.most <= info.multiprocessors;
-  });
-  if (!fit) {
-    return on_streams(infos, std::to_string(sharing.most) + " ranks share a device that holds fewer kernels at once");
-  }
+  placement.shares_devices = sharing.most > 1;
+  placement.blocks = most_blocks > 0 ? most_blocks : blocks_for(fewest_multiprocessors(infos), sharing.most);
   placement.why = sharing.most == 1 ? "SPIN: every rank has a device of its own"
                                     : "SPIN: ranks that share a device are threads, whose kernels fit side by side";
-  placement.why += ", " + std::to_string(placement.blocks) + " blocks each";
+  placement.why += ", up to " + std::to_string(placement.blocks) + " blocks each";
   return placement;
 }
 

@@ -13,7 +13,7 @@
 
 extern "C" {
 
-enum { RD_GPU_ABI = 7 };
+enum { RD_GPU_ABI = 8 };
 int rd_gpu_abi(void);
 const char* rd_gpu_error(void);
 
@@ -94,6 +94,10 @@ int rd_gpu_reduces(int element, int reduce, int* out);
 int rd_gpu_poison(void* memory, size_t bytes, const uint32_t* abort, void* stream);
 /* The same, and else copies the bytes from `from`, which they do not overlap: of few bytes in one launch. */
 int rd_gpu_deliver(void* memory, const void* from, size_t bytes, const uint32_t* abort, void* stream);
+/* Words that ranks without common memory send each other, each in the first 4 of 16 aligned bytes of device memory: if
+ * one of `count` at `received` is not 0, sets *abort (likewise) to 1; if that is not 0, fills the 16 bytes at `own`
+ * with ones. */
+int rd_gpu_pass_abort_on(uint32_t* abort, void* own, const void* received, int count, void* stream);
 
 /* `work`: a ringdp::gpu::AdamWork (device/kernel/work.h), copied. It does not synchronise: put barriers before and
  * after. */

@@ -286,6 +286,7 @@ gpu::NcclBootstrapContext DeviceDispatcher::context_of_nccl(StreamPool& pool, st
   context.rank = group_->rank();
   context.world = group_->world();
   context.window_bytes = settings.window_bytes;
+  context.most_blocks = static_cast<int>(settings.blocks);
   context.link_settings = link_settings();
   context.library = read_env("RINGDP_NCCL").value_or("");
   context.stream = pool.native(pool.inputs());
@@ -341,6 +342,7 @@ gpu::BootstrapContext DeviceDispatcher::context_of(int first, int world, Deadlin
   context.rank = group_->rank() - first;
   context.world = world;
   context.window_bytes = group_->settings().window_bytes;
+  context.most_blocks = static_cast<int>(group_->settings().blocks);
   if (context.world == 1) {
     context.pass_fds = [](const auto&, int) { return std::vector<UniqueFd>(1); };
     return context;

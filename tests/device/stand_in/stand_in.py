@@ -110,6 +110,14 @@ class StandIn:
         """What ringdp has had copied on devices of this process."""
         return self.functions.stand_in_copied_bytes()
 
+    def launched_blocks(self) -> int:
+        """The blocks of all kernels that this process has launched."""
+        return self.functions.stand_in_launched_blocks()
+
+    def launched_arguments(self) -> int:
+        """The bytes of all their arguments, which go to the device at every launch."""
+        return self.functions.stand_in_launched_arguments()
+
     def calls(self) -> Counter[str]:
         """How often this process has called each of CALLS."""
         return Counter({name: self.functions.stand_in_calls(name.encode()) for name in CALLS})
@@ -176,7 +184,7 @@ def loaded(library: str) -> Any:
     torch._register_device_module(TYPE, types.ModuleType(f"torch.{TYPE}"))
     functions = ctypes.CDLL(library)
     pointer, number = ctypes.c_void_p, ctypes.c_int64
-    for name in ("pinned_bytes", "copied_bytes", "current_stream", "streams"):
+    for name in ("pinned_bytes", "copied_bytes", "launched_blocks", "launched_arguments", "current_stream", "streams"):
         getattr(functions, f"stand_in_{name}").restype = ctypes.c_size_t
     for name in ("numbered", "end_capture"):
         getattr(functions, f"stand_in_{name}").restype = pointer

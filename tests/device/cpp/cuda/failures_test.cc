@@ -275,6 +275,9 @@ TEST_F(Queued, EveryFailureOfQueueing) {
              {"cudaGetDevice", "launch_on_host_threads"});
   expect_all(fail_each("poison", [&] { return gpu().poison(at(4096), 100, work_.abort, stream); }),
              {"launch_on_host_threads"});
+  expect_all(
+      fail_each("pass_abort_on", [&] { return gpu().pass_abort_on(work_.abort, at(4096), at(8192), 1, stream); }),
+      {"launch_on_host_threads"});
   const auto deliver = [&](size_t bytes, int past) {
     return fail_each("deliver", [&] { return gpu().deliver(at(4096), at(past), bytes, work_.abort, stream); });
   };
@@ -412,6 +415,11 @@ TEST_F(Queued, WhatIsWrongIsRefusedByName) {
       {"rd_gpu_deliver: memory is null", [&] { return gpu().deliver(nullptr, at(0), 1, work_.abort, stream); }},
       {"rd_gpu_deliver: from is null", [&] { return gpu().deliver(at(4096), nullptr, 1, work_.abort, stream); }},
       {"rd_gpu_deliver: abort is null", [&] { return gpu().deliver(at(4096), at(0), 1, nullptr, stream); }},
+      {"rd_gpu_pass_abort_on: abort is null", [&] { return gpu().pass_abort_on(nullptr, at(0), at(0), 1, stream); }},
+      {"rd_gpu_pass_abort_on: own is null",
+       [&] { return gpu().pass_abort_on(work_.abort, nullptr, at(0), 1, stream); }},
+      {"rd_gpu_pass_abort_on: received is null",
+       [&] { return gpu().pass_abort_on(work_.abort, at(0), nullptr, 1, stream); }},
       {"rd_gpu_copy: to is null", [&] { return gpu().copy(nullptr, at(0), 1, stream); }},
       {"rd_gpu_copy: from is null", [&] { return gpu().copy(at(0), nullptr, 1, stream); }},
       {"rd_gpu_call: call is null", [&] { return gpu().call(stream, nullptr, nullptr); }},

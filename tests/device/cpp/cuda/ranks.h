@@ -34,6 +34,7 @@ struct RankCase {
   bool one_device = false;  // else each rank takes the next of two
   int launches = 3, blocks = 1;
   uint64_t deadline_ns = 30'000'000'000;
+  int64_t segment_bytes = plan::Problem{}.segment_bytes;
 };
 
 struct Share {
@@ -170,6 +171,7 @@ class GpuRank {
     plan::Problem problem =
         plan::testing::device_problem({case_.algorithm, case_.what}, case_.world, case_.packs, case_.dtype);
     problem.op = op();
+    problem.segment_bytes = case_.segment_bytes;
     return problem;
   }
   bool averages() const { return case_.dtype == DType::kF32; }

@@ -30,6 +30,23 @@ TEST_P(EveryRun, EveryPlanGivesTheBitsOfTheSerialFold) {
   }
 }
 
+// So many that they take the longer argument.
+TEST_P(EveryRun, ManySteps) {
+  for (const int executor : {RD_GPU_SPIN, RD_GPU_STREAM}) {
+    RankCase one;
+    one.world = GetParam();
+    one.algorithm = plan::DeviceAlgorithm::kRankRing;
+    one.executor = executor;
+    one.segment_bytes = kPackBytes;
+    one.packs = 100;
+    const auto said = run_threads(one, [&](GpuRank& rank, int) {
+      EXPECT_TRUE(one.world == 1 || rank.work().steps > kFewSteps);
+      return rank.run();
+    });
+    EXPECT_EQ(said, nothing(one.world)) << "executor " << executor;
+  }
+}
+
 TEST_P(EveryRun, RanksThatShareADevice) {
   for (const int executor : {RD_GPU_SPIN, RD_GPU_STREAM}) {
     RankCase one;

@@ -7,9 +7,11 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <thread>
 #include <vector>
 
 #include "device/cpp/kernel/host_run.h"
+#include "device/kernel/abort_words.h"
 #include "device/kernel/poison.h"
 
 namespace ringdp::gpu::testing {
@@ -134,6 +136,36 @@ TEST(Poison, WhatIsNotAbortedIsCopiedToItsPlace) {
         }
       }
     }
+  }
+}
+
+void run_by_a_block(const AbortWords& words) {
+  constexpr int kThreads = 3;
+  HostBlock block(kThreads);
+  std::vector<std::thread> threads;
+  for (int t = 0; t < kThreads; ++t) {
+    threads.emplace_back([&, t] {
+      HostThread self;
+      self.thread = t;
+      self.threads = kThreads;
+      self.its_block = &block;
+      self.hostility.keeps_stores = false;
+      this_thread = &self;
+      run_abort_words<HostPrim>(words);
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+}
+
+// What each of four peers says, and this rank itself.
+TEST(AbortWords, AnAbortIsHeardAndPassedOn) {
+  for (uint32_t said = 0; said < 32; ++said) {
+    uint32_t abort = said >> 4;
+    Pack own = {}, received[4] = {};
+    for (int peer = 0; peer < 4; ++peer) received[peer].words[0] = (said >> peer & 1) != 0 ? ~0u : 0;
+    run_by_a_block({&abort, &own, received, 4});
+    EXPECT_EQ(abort, said != 0 ? 1u : 0u) << said;
+    for (const uint32_t word : own.words) EXPECT_EQ(word, said != 0 ? ~0u : 0u) << said;
   }
 }
 

@@ -96,14 +96,14 @@ TEST_F(HostShareTest, FoldsReadTheOthersOfTheHostWhereTheyAre) {
   end(met);
 }
 
-// Its word is asked of this rank's end before each message, and its end of each word that has come.
-TEST_F(HostShareTest, WordsTravelFromOneEndToTheOther) {
+// Before each round of messages, which its own word goes with, and before a meeting that follows what has come.
+TEST_F(HostShareTest, WordsAreLookedAtOnceARound) {
   Met met = bootstrap();
-  launch(*met[2], 2);
-  const size_t word = HostShare::kWordBytes, end_of_rank = sizeof(uint32_t);
-  std::vector<size_t> poisoned;
-  for (const auto& [memory, bytes] : devices.poisoned) poisoned.push_back(bytes);
-  EXPECT_EQ(poisoned, (std::vector<size_t>{word, end_of_rank, word}));  // receives, then sends
+  launch(*met[2], 2);  // receives, then sends
+  EXPECT_EQ(devices.aborts_passed_on, 2);
+  launch(*met[0], 0);  // sends, then receives, then meets
+  EXPECT_EQ(devices.aborts_passed_on, 2 + 3);
+  EXPECT_TRUE(devices.poisoned.empty());
   end(met);
 }
 
@@ -142,7 +142,7 @@ TEST_F(HostShareTest, OtherCollectivesBringAWordOfEachPeer) {
   int words = 0;
   for (const std::string& call : fake_nccl.calls) words += call.find(" 16 ") != std::string::npos;
   EXPECT_EQ(words, 4) << "to two peers and from them";
-  EXPECT_EQ(devices.poisoned.size(), 3u) << "one's own, and what two tell";
+  EXPECT_EQ(devices.aborts_passed_on, 2) << "one's own before the round, and what two tell behind it";
   end(met);
 }
 

@@ -333,8 +333,9 @@ TEST_F(WireSteps, AllRanksCutAlike) {
 
 TEST_F(WireSteps, AreDescribed) {
   bootstrap(2, WireType::kFp8);
-  EXPECT_NE(met_[0]->description().find("sums by direct (wire=fp8: each contribution is rounded once), in our kernels; "
-                                        "wider floats travel as fp8: 260 bytes for 256 elements"),
+  EXPECT_NE(met_[0]->description().find(
+                "sums by direct (wire=fp8: each contribution is rounded once), in our kernels of up to 8 blocks; "
+                "wider floats travel as fp8: 260 bytes for 256 elements"),
             std::string::npos)
       << met_[0]->description();
 }

@@ -135,10 +135,13 @@ TEST(DeviceRace, NoPlanRacesWithAnyBeforeOrAfterIt) {
     for (const Plans& first : small) {
       for (size_t k = 0; k < small.size(); ++k) {
         for (const bool in_place : {false, true}) {
-          EXPECT_EQ(find_race({first, small[k], first}, 2, in_place), "")
+          EXPECT_EQ(find_race({first, small[k], first}, {2, 2, 2}, in_place), "")
               << text_of(first) << ", " << text_of(small[k]);
-          EXPECT_EQ(find_race({first, large[k], first}, 3, in_place), "")
+          // As many blocks as a launch is large.
+          EXPECT_EQ(find_race({first, large[k], first}, {1, 3, 2}, in_place), "")
               << text_of(first) << ", " << text_of(large[k]);
+          EXPECT_EQ(find_race({large[k], first, large[k]}, {3, 1, 3}, in_place), "")
+              << text_of(large[k]) << ", " << text_of(first);
         }
       }
     }
@@ -162,7 +165,7 @@ Plans without_flag(Plans plans, int writer, size_t step) {
 bool races_with_any(const Plans& plans, const std::vector<Plans>& others) {
   for (const Plans& other : others) {
     for (const bool in_place : {false, true}) {
-      if (!find_race({plans, other, plans}, 2, in_place).empty()) return true;
+      if (!find_race({plans, other, plans}, {2, 2, 2}, in_place).empty()) return true;
     }
   }
   return false;
@@ -188,7 +191,7 @@ TEST(DeviceRace, EveryFlagOfEveryPlanIsNeeded) {
 TEST(DeviceRace, FindsStepsThatBlocksDivideDifferently) {
   Plans plans = device_plans(DeviceAlgorithm::kOneShot,
                              device_problem({DeviceAlgorithm::kOneShot, Collective::kAllReduce}, 2, 8));
-  EXPECT_EQ(find_race({plans}, 2, false), "");
+  EXPECT_EQ(find_race({plans}, {2}, false), "");
   for (DevicePlan& plan : plans) {
     DeviceStep half = plan.steps[0];
     half.count /= 2;
@@ -196,15 +199,15 @@ TEST(DeviceRace, FindsStepsThatBlocksDivideDifferently) {
     plan.steps[0].from.offset = plan.steps[0].to.offset = half.count;
     plan.steps.insert(plan.steps.begin(), half);
   }
-  const std::string race = find_race({plans}, 2, false);
+  const std::string race = find_race({plans}, {2}, false);
   EXPECT_NE(race.find("of all -> output"), std::string::npos) << race;
-  EXPECT_EQ(find_race({plans}, 1, false), "");
+  EXPECT_EQ(find_race({plans}, {1}, false), "");
 }
 
 TEST(DeviceRace, FindsARankThatLeavesUnheard) {
   Plans plans =
       device_plans(DeviceAlgorithm::kDirect, device_problem({DeviceAlgorithm::kDirect, Collective::kBarrier}, 3, 0));
-  EXPECT_NE(find_race({without_flag(plans, 1, 0)}, 1, false).find("without having heard that rank 1 has begun"),
+  EXPECT_NE(find_race({without_flag(plans, 1, 0)}, {1}, false).find("without having heard that rank 1 has begun"),
             std::string::npos);
 }
 

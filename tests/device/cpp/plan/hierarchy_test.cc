@@ -151,7 +151,7 @@ TEST(DeviceHierarchy, NothingRacesOnAnyHost) {
         if (members == 1) continue;
         EXPECT_NO_THROW(check_together(plans));
         for (const bool in_place : {true, false}) {
-          EXPECT_EQ(find_race({plans, plans, plans}, 1, in_place), "") << text_of(ranks.c) << " host " << h;
+          EXPECT_EQ(find_race({plans, plans, plans}, {1, 1, 1}, in_place), "") << text_of(ranks.c) << " host " << h;
         }
       }
     }
@@ -179,7 +179,7 @@ TEST(DeviceHierarchy, EveryMeetingOfEveryPairIsNeeded) {
         for (int reader = 0; reader < 3; ++reader) {
           if (reader == writer) continue;
           const auto broken = without_flags(plans, slot, writer, reader);
-          EXPECT_NE(find_race({broken, broken}, 1, true), "")
+          EXPECT_NE(find_race({broken, broken}, {1, 1}, true), "")
               << name_of(slot) << " of " << writer << " for " << reader << " on the host of rank " << first;
         }
       }

@@ -197,7 +197,8 @@ TEST(DeviceRooted, AnyRootAfterAnyOther) {
         const DeviceKind& other = kRooted[(root + world) % std::size(kRooted)];
         const std::vector<DevicePlan> second = plans_of(other, world, 9, (root + 1) % world);
         for (const bool in_place : {false, true}) {
-          EXPECT_EQ(find_race({first, second, first}, 2, in_place), "") << text_of(kind) << ", " << text_of(other);
+          EXPECT_EQ(find_race({first, second, first}, {2, 2, 2}, in_place), "")
+              << text_of(kind) << ", " << text_of(other);
         }
       }
     }

@@ -182,6 +182,14 @@ TEST(CheckWork, StreamsNeitherWaitInKernelsNorGoUncounted) {
   expect_refused("stream_epoch is 0", [&] { check_stream_work(good.work); });
 }
 
+TEST(CheckWork, BlocksThatPollAreCounted) {
+  Good good;
+  EXPECT_NO_THROW(check_spin_work(good.work));
+  good.work.blocks = 0;
+  EXPECT_NO_THROW(check_work(good.work, DType::kF32));
+  expect_refused("blocks is 0", [&] { check_spin_work(good.work); });
+}
+
 TEST(CheckWork, TheFusedStepToo) {
   uint32_t abort = 0;
   Epoch epoch = {};

@@ -38,6 +38,7 @@ struct HostDevices {
   std::vector<CodecWork> recoded;
   std::vector<uint32_t> awaited;
   std::vector<std::pair<void*, size_t>> poisoned;
+  int aborts_passed_on = 0;
 
   bool all_is_given_back() {
     const std::lock_guard<std::mutex> lock(mutex);
@@ -173,6 +174,9 @@ inline Functions host_functions() {
       return devices.poisoned.push_back({memory, bytes}), 0;
     });
   };
+  f.pass_abort_on = [](uint32_t*, void*, const void*, int, void*) {
+    return unless_failing("pass_abort_on", [&] { return ++devices.aborts_passed_on, 0; });
+  };
   f.reduces = [](int element, int reduce, int* out) {
     *out = element == static_cast<int>(DType::kF32) && reduce <= static_cast<int>(ReduceOp::kAvg);
     return 0;
@@ -204,6 +208,7 @@ inline void reset_devices() {
   devices.recoded.clear();
   devices.awaited.clear();
   devices.poisoned.clear();
+  devices.aborts_passed_on = 0;
 }
 
 // An all-gather of ranks that are threads.

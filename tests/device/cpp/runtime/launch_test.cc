@@ -71,6 +71,23 @@ TEST(Launch, EveryAddressIsWhereItBelongs) {
   EXPECT_EQ(work.expired, &memory->expired);
 }
 
+TEST(Launch, AllButRingsHaveFewSteps) {
+  for (int a = 0; a < plan::kDeviceAlgorithmCount; ++a) {
+    const auto algorithm = static_cast<plan::DeviceAlgorithm>(a);
+    for (int c = 0; c < plan::kCollectiveCount; ++c) {
+      plan::Problem problem;
+      problem.what = static_cast<plan::Collective>(c);
+      problem.world = plan::kMaxDeviceRanks;
+      problem.count = problem.what == plan::Collective::kBarrier ? 0 : int64_t{1} << 24;
+      const bool is_ring =
+          algorithm == plan::DeviceAlgorithm::kRankRing || algorithm == plan::DeviceAlgorithm::kRotatedRing;
+      if (is_ring || !plan::can_plan(algorithm, problem.what)) continue;
+      const plan::DevicePlan plan = plan::make_device_plan(algorithm, problem);
+      EXPECT_LE(plan.steps.size(), static_cast<size_t>(kFewSteps)) << plan::text_of(plan);
+    }
+  }
+}
+
 TEST(Launch, InputsMayLieBehindOneAnother) {
   const auto memory = std::make_unique<TwoRanks>();
   Addresses addresses = memory->addresses();

@@ -110,7 +110,7 @@ TEST(GpuPlacement, ADeviceEachMeansSpin) {
   EXPECT_EQ(placement.executor, RD_GPU_SPIN);
   EXPECT_EQ(placement.why_not, "");
   EXPECT_EQ(placement.blocks, 24);
-  EXPECT_EQ(placement.why, "SPIN: every rank has a device of its own, 24 blocks each");
+  EXPECT_EQ(placement.why, "SPIN: every rank has a device of its own, up to 24 blocks each");
 }
 
 TEST(GpuPlacement, ProcessesOnOneDeviceMeanStream) {
@@ -167,6 +167,49 @@ TEST(GpuPlacement, ThreadsOnOneDeviceSpinWhileTheirKernelsFit) {
 TEST(GpuPlacement, TheSmallestDeviceCountsForAll) {
   EXPECT_EQ(place({rank_on(0, 10, 132), rank_on(1, 11, 8)}).blocks, 4);
   EXPECT_EQ(place({rank_on(0, 10, 1), rank_on(1, 11, 132)}).blocks, 1);
+}
+
+TEST(GpuPlacement, BlocksMayBeSetAsFarAsTheyFitAtOnce) {
+  EXPECT_EQ(place({rank_on(0, 10), rank_on(1, 11)}, 64).blocks, 64);
+  EXPECT_EQ(place({rank_on(0, 10), rank_on(0, 10)}, 64).blocks, 64) << "128 of 132";
+  EXPECT_EQ(place({rank_on(0, 10)}, 3).blocks, 3);
+  const Placement streams = place({rank_on(0, 10), rank_on(0, 11)}, 5);
+  EXPECT_EQ(streams.executor, RD_GPU_STREAM);
+  EXPECT_EQ(streams.blocks, 5);
+  EXPECT_NE(streams.why.find("; kernels of up to 5 blocks"), std::string::npos) << streams.why;
+  EXPECT_EQ(place({rank_on(0, 10), rank_on(0, 11)}).blocks, 0) << "as many as fit";
+  for (const auto& [infos, room] : {std::pair{std::vector{rank_on(0, 10), rank_on(1, 11, 8)}, "at most 8, or 0"},
+                                    std::pair{std::vector{rank_on(0, 10, 16), rank_on(0, 10, 16)},
+                                              "at most 8 for each of the 2 ranks that share it, or 0"}}) {
+    try {
+      place(infos, 9);
+      FAIL() << room;
+    } catch (const Error& error) {
+      EXPECT_EQ(error.kind(), ErrorKind::kInvalidArgument);
+      EXPECT_NE(std::string(error.what()).find("blocks=9 (RINGDP_BLOCKS) do not fit"), std::string::npos);
+      EXPECT_NE(std::string(error.what()).find(room), std::string::npos) << error.what();
+    }
+  }
+}
+
+// From what all ranks know alone: the number of elements and of ranks.
+TEST(GpuPlacement, ALaunchHasAPackForEveryThread) {
+  plan::Problem problem;
+  problem.world = 4;
+  const auto blocks = [&](plan::Collective what, plan::DeviceAlgorithm algorithm, int64_t packs) {
+    problem.what = what;
+    problem.count = packs * plan::pack_elements(problem.dtype);
+    return blocks_of(problem, algorithm, 24);
+  };
+  using plan::Collective;
+  using plan::DeviceAlgorithm;
+  EXPECT_EQ(blocks(Collective::kBarrier, DeviceAlgorithm::kDirect, 0), 1);
+  EXPECT_EQ(blocks(Collective::kAllReduce, DeviceAlgorithm::kPush, kThreads), 1);
+  EXPECT_EQ(blocks(Collective::kAllReduce, DeviceAlgorithm::kPush, kThreads + 1), 2);
+  EXPECT_EQ(blocks(Collective::kAllReduce, DeviceAlgorithm::kDirect, 4 * kThreads), 1) << "a slice each";
+  EXPECT_EQ(blocks(Collective::kAllReduce, DeviceAlgorithm::kDirect, 4 * kThreads + 1), 2);
+  EXPECT_EQ(blocks(Collective::kReduceScatter, DeviceAlgorithm::kDirect, kThreads + 1), 2) << "a part each";
+  EXPECT_EQ(blocks(Collective::kAllGather, DeviceAlgorithm::kDirect, 1 << 20), 24);
 }
 
 TEST(GpuPlacement, OneThatCannotWaitIsNamed) {

@@ -69,7 +69,7 @@ int copy_on_device(CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream stre
 int set_words(CUdeviceptr to, unsigned value, size_t count, CUstream stream) {
   return told([&] {
     if (!is_device_memory(at(to), 4 * count)) throw Refusal(cudaErrorInvalidValue, "no memory that devices reach");
-    launch(known(stream), 1, [=] {
+    launch(known(stream), 1, sizeof to + sizeof value + sizeof count, [=] {
       if (ringdp::gpu::testing::this_thread->thread != 0) return;
       touch(at(to), 4 * count);
       for (size_t i = 0; i < count; ++i) static_cast<volatile uint32_t*>(at(to))[i] = value;
@@ -165,7 +165,7 @@ int launch_kernel(Known function, unsigned blocks, unsigned, unsigned, unsigned,
               *static_cast<uint64_t*>(parameters[2]), *static_cast<uint64_t*>(parameters[3]),
               *static_cast<uint64_t*>(parameters[4])};
     }
-    launch(known(stream), static_cast<int>(blocks), [function, game] {
+    launch(known(stream), static_cast<int>(blocks), sizeof game, [function, game] {
       if (function == Known::kPing && ringdp::gpu::testing::this_thread->thread == 0) ping(game);
     });
   });

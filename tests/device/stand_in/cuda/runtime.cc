@@ -125,8 +125,9 @@ cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, const voi
   });
 }
 
-cudaError_t launch_on_host_threads(unsigned blocks, unsigned, std::function<void()> body, cudaStream_t stream) {
-  return answered_in_context([&] { launch(known(stream), static_cast<int>(blocks), body); });
+cudaError_t launch_on_host_threads(unsigned blocks, size_t argument_bytes, std::function<void()> body,
+                                   cudaStream_t stream) {
+  return answered_in_context([&] { launch(known(stream), static_cast<int>(blocks), argument_bytes, body); });
 }
 
 // Memory of the runtime interface.

@@ -109,12 +109,12 @@ cudaError_t cudaLaunchHostFunc(cudaStream_t stream, void (*call)(void*), void* a
 
 cudaError_t cudaFuncGetAttributes(cudaFuncAttributes* attributes, const void* kernel);
 cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, const void* kernel, int threads, size_t shared);
-cudaError_t launch_on_host_threads(unsigned blocks, unsigned threads, std::function<void()> body, cudaStream_t stream);
+cudaError_t launch_on_host_threads(unsigned blocks, size_t argument_bytes, std::function<void()> body,
+                                   cudaStream_t stream);
 
 template <class Argument>
-cudaError_t cudaLaunchKernel(void (*kernel)(Argument), dim3 grid, dim3 block, void** arguments, size_t,
-                             cudaStream_t stream) {
+cudaError_t cudaLaunchKernel(void (*kernel)(Argument), dim3 grid, dim3, void** arguments, size_t, cudaStream_t stream) {
   const Argument argument = *static_cast<const Argument*>(arguments[0]);
   return launch_on_host_threads(
-      grid.x, block.x, [kernel, argument] { kernel(argument); }, stream);
+      grid.x, sizeof argument, [kernel, argument] { kernel(argument); }, stream);
 }

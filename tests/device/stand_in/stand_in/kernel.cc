@@ -1,5 +1,6 @@
 #include "stand_in/kernel.h"
 
+#include <atomic>
 #include <deque>
 #include <mutex>
 
@@ -86,11 +87,20 @@ Device& device_at(int number) {
 
 }  // namespace
 
-void launch(Stream& stream, int blocks, const std::function<void()>& body) {
+namespace {
+std::atomic<size_t> all_blocks{0}, all_arguments{0};
+}
+
+void launch(Stream& stream, int blocks, size_t argument_bytes, const std::function<void()>& body) {
   if (stream.device != current_device()) {
     throw Refusal(cudaErrorInvalidResourceHandle, "a launch on a stream of another device than the current one");
   }
+  all_blocks += static_cast<size_t>(blocks);
+  all_arguments += argument_bytes;
   stream.push([device = stream.device, blocks, body] { device_at(device).run(blocks, body); });
 }
+
+size_t launched_blocks() { return all_blocks; }
+size_t launched_arguments() { return all_arguments; }
 
 }  // namespace stand_in

@@ -11,7 +11,9 @@ namespace stand_in {
 
 // `body`: what every thread runs; the primitives tell it which one it is. Throws Refusal when the stream is of another
 // device than the calling thread's current one.
-void launch(Stream& stream, int blocks, const std::function<void()>& body);
+void launch(Stream& stream, int blocks, size_t argument_bytes, const std::function<void()>& body);
+size_t launched_blocks();     // by launch(), so far
+size_t launched_arguments();  // their bytes
 
 // Room for every kernel.
 constexpr int kBlocksOfMultiprocessor = 1;

@@ -8,6 +8,7 @@
 #include <string>
 #include <string_view>
 
+#include "stand_in/kernel.h"
 #include "stand_in/memory.h"
 #include "stand_in/stream.h"
 
@@ -152,6 +153,8 @@ unsigned stand_in_contexts() { return contexts(); }
 size_t stand_in_pinned_bytes() { return pinned_bytes(); }
 size_t stand_in_streams() { return created_streams(); }
 size_t stand_in_copied_bytes() { return copied_bytes(); }
+size_t stand_in_launched_blocks() { return launched_blocks(); }
+size_t stand_in_launched_arguments() { return launched_arguments(); }
 // How often this process has called that function of CUDA; launches of kernels are "launch_on_host_threads".
 int64_t stand_in_calls(const char* name) {
   const std::lock_guard lock(counted().mutex);
