@@ -15,9 +15,13 @@ double bytes_per_barrier(const DeviceTopology& topology) {
 
 std::string up_to(int64_t bytes) { return "up to " + std::to_string(bytes) + " bytes"; }
 
+int64_t most_pushed(const DeviceTopology& topology) {
+  return topology.can_push ? std::min(push_limit(topology), topology.pushed_bytes / 2) : 0;
+}
+
 DeviceChoice select_all_reduce(const DeviceTopology& topology, int64_t bytes) {
   const std::string ranks = std::to_string(topology.world) + " ranks on a full mesh, ";
-  const int64_t push = topology.can_push ? std::min(push_limit(topology), topology.pushed_bytes / 2) : 0;
+  const int64_t push = most_pushed(topology);
   if (bytes <= push) return {DeviceAlgorithm::kPush, ranks + up_to(push) + ": flags travel with the data, no barrier"};
   const int64_t crossover = one_shot_limit(topology);
   const int64_t one_shot = std::min(crossover, topology.stage_bytes);
@@ -59,6 +63,13 @@ int64_t one_shot_limit(const DeviceTopology& topology) {
 
 int64_t push_limit(const DeviceTopology& topology) {
   return static_cast<int64_t>(bytes_per_barrier(topology) / (4 * std::max(topology.world - 1, 1)));
+}
+
+std::string text_of_limits(const DeviceTopology& topology) {
+  if (topology.world == 1 || !topology.full_mesh) return "";
+  const int64_t push = most_pushed(topology), one_shot = std::min(one_shot_limit(topology), topology.stage_bytes);
+  return "all_reduces of " + (push > 0 ? up_to(push) + " by push, " : "") + up_to(one_shot) +
+         " by one_shot, others by direct";
 }
 
 DeviceChoice select_device_plan(const DeviceTopology& topology, Collective what, int64_t bytes) {

@@ -14,6 +14,7 @@ struct DeviceTopology {
   int world = 1;
   bool full_mesh = true;  // every pair of ranks is connected; else only neighbours in rank order
   bool can_push = true;   // the kernels of all ranks run at the same time, so they can wait for each other's data
+  // Over NVLink; for others see device/runtime/links.h.
   double bytes_per_second = 370e9;  // of one rank, each way: payload of an H100's NVLink 4
   double barrier_seconds = 3e-6;    // a round of flags between all ranks
   int64_t stage_bytes = 0;          // in each rank's arena
@@ -37,6 +38,10 @@ int64_t one_shot_limit(const DeviceTopology& topology);
 // The largest size at which push beats one_shot: it saves one t_b but moves each byte twice (a store and a poll), in
 // words of which half is a flag: t_b B / (4 (N-1)).
 int64_t push_limit(const DeviceTopology& topology);
+
+// "all_reduces of up to 39642 bytes by push, up to 211428 bytes by one_shot, others by direct"; "" where size decides
+// nothing.
+std::string text_of_limits(const DeviceTopology& topology);
 
 // ---- devices that only exchange messages
 

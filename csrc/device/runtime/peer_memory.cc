@@ -1,6 +1,7 @@
 #include "device/runtime/peer_memory.h"
 
 #include <algorithm>
+#include <limits>
 #include <mutex>
 #include <utility>
 
@@ -14,6 +15,9 @@ namespace {
 
 // Where only neighbours on a ring reach each other.
 bool has_ring(plan::Collective what) { return plan::can_plan(plan::DeviceAlgorithm::kRankRing, what); }
+
+// As another clause of a description; or nothing.
+std::string behind(const std::string& clause) { return clause.empty() ? "" : "; " + clause; }
 
 // Keeps what peers may still access until the process ends, reachable for leak checkers.
 struct Kept {
@@ -51,11 +55,11 @@ PeerMemory::PeerMemory(const Functions& functions, int device, const BootstrapCo
       device_(device),
       rank_(context.rank),
       world_(context.world),
+      most_blocks_(context.most_blocks),
       layout_(ArenaLayout::of(context.window_bytes, context.world)) {}
 
 PeerMemory::~PeerMemory() {
   if (!stays_) teardown();
-      most_blocks_(context.most_blocks),
   if (!arena_ || (!stays_ && is_unmapped_by_peers())) return;
   keep({std::move(arena_), std::move(page_), std::move(buffers_), std::move(mapped_pages_)});
 }
@@ -64,6 +68,7 @@ std::string PeerMemory::description() const {
   if (!why_not_.empty()) return "collectives run on the host: " + why_not_;
   return placement_.why +
          (reach_ == Reach::kAll ? "; all ranks reach each other" : "; ring neighbours reach each other") +
+         behind(links_.description) + behind(plan::text_of_limits(topology_)) +
          (world_ == 1 || outlives_ranks_ ? "" : ", by legacy IPC: a rank that is killed may break the others' devices");
 }
 
@@ -269,9 +274,28 @@ bool PeerMemory::try_sharing(int sharing, const BootstrapContext& context) {
   const MappingReports reports = reports_from(context.all_gather(to_bytes(report_on(memory_, failure))));
   settle(reports.reached, reports.first_failure, sharing);
   outlives_ranks_ = all_by_fd(infos);
-  if (why_not_.empty()) return true;
+  if (why_not_.empty()) {
+    measure_links(context);
+    return true;
+  }
   take_down(context);
   return false;
+}
+
+// Between devices alone: where ranks share one, its memory is what is copied. All windows are unused so far, and every
+// rank has read the signatures in them.
+void PeerMemory::measure_links(const BootstrapContext& context) {
+  if (world_ == 1 || reach_ != Reach::kAll || placement_.shares_devices || layout_.window < kLeastProbed) return;
+  const char* const next = memory_[static_cast<size_t>((rank_ + 1) % world_)];
+  const int64_t bytes = std::min(layout_.window, kMostProbed);
+  double slowest = std::numeric_limits<double>::max();
+  for (const std::string& one :
+       context.all_gather(to_bytes(speed_of_copies(functions_, device_, arena_->memory(), next, bytes)))) {
+    slowest = std::min(slowest, from_bytes<double>(one));
+  }
+  links_ = links_of(slowest);
+  topology_.bytes_per_second = links_.bytes_per_second;
+  topology_.barrier_seconds = links_.barrier_seconds;
 }
 
 // This rank's info, with memory where it could be allocated.

@@ -13,6 +13,7 @@
 #include "device/runtime/bootstrap.h"
 #include "device/runtime/device_ranks.h"
 #include "device/runtime/launch.h"
+#include "device/runtime/links.h"
 #include "device/runtime/pieces.h"
 #include "device/runtime/placement.h"
 #include "device/runtime/symmetric_buffers.h"
@@ -85,6 +86,7 @@ class PeerMemory final : public DeviceRanks {
   void map(int rank, const std::vector<PeerInfo>& infos, int fd);
   void map_pages();
   void settle(const std::vector<uint32_t>& reached, const std::string& first_failure, int sharing);
+  void measure_links(const BootstrapContext& context);
   void take_down(const BootstrapContext& context);
   void drop_own();
   void unmap();
@@ -104,6 +106,7 @@ class PeerMemory final : public DeviceRanks {
   Reach reach_ = Reach::kTooFew;
   bool outlives_ranks_ = false;  // all memory is shared by descriptor
   plan::DeviceTopology topology_;
+  Links links_;
   std::unique_ptr<Arena> arena_;
   std::unique_ptr<OwnPage> page_;
   std::vector<HostPage*> pages_;  // by rank

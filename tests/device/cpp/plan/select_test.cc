@@ -54,6 +54,18 @@ TEST(DeviceSelect, SaysWhy) {
             "2 ranks on a full mesh, up to 1099511627776 bytes, what the stage holds: every rank sums everything");
 }
 
+TEST(DeviceSelect, TheLimitsAreSaid) {
+  EXPECT_EQ(text_of_limits(mesh(8)),
+            "all_reduces of up to 39642 bytes by push, up to 211428 bytes by one_shot, others by direct");
+  DeviceTopology topology = mesh(2);
+  topology.can_push = false;
+  topology.stage_bytes = 8 << 20;
+  EXPECT_EQ(text_of_limits(topology), "all_reduces of up to 8388608 bytes by one_shot, others by direct");
+  topology.full_mesh = false;
+  EXPECT_EQ(text_of_limits(topology), "");
+  EXPECT_EQ(text_of_limits(mesh(1)), "");
+}
+
 TEST(DeviceSelect, PushNeedsKernelsSideBySide) {
   DeviceTopology topology = mesh(8);
   topology.can_push = false;

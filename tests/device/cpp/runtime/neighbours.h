@@ -31,6 +31,8 @@ class Neighbours {
   };                                                     // what a rank says of itself, changed on its way
   std::function<void(int round)> on_round = [](int) {};  // between two rounds of all-gathers, from 1
 
+  int64_t window_bytes = kWindowBytes;
+
   std::byte* heap_of(int rank) const { return bases_[static_cast<size_t>(rank)]; }
 
   std::vector<std::unique_ptr<PeerMemory>> bootstrap() {
@@ -50,7 +52,7 @@ class Neighbours {
     BootstrapContext around;
     around.rank = rank;
     around.world = world_;
-    around.window_bytes = kWindowBytes;
+    around.window_bytes = window_bytes;
     around.all_gather = [this, rank](const std::string& own) { return all_gather(rank, own); };
     around.pass_fds = [this](const std::vector<std::string>&, int own) {
       std::vector<UniqueFd> received;

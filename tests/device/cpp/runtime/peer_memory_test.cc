@@ -4,7 +4,9 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <chrono>
 #include <map>
+#include <thread>
 
 #include "base/error.h"
 #include "device/cpp/runtime/neighbours.h"
@@ -44,6 +46,38 @@ TEST(Meeting, AllReachAll) {
     }
     part(met);
     EXPECT_TRUE(devices.all_is_given_back());
+  }
+}
+
+// Of all ranks those of the slowest count, and a rank that cannot measure makes nobody choose otherwise.
+TEST(Meeting, LinksAreMeasuredWhereWindowsAreLargeAndDevicesApart) {
+  const auto said = [](int64_t window_bytes, bool same_device, double gigabytes_per_second, int fails) {
+    Neighbours neighbours(3);
+    neighbours.window_bytes = window_bytes;
+    devices.same_device = same_device;
+    devices.copies = [=](int device, void* to, const void* from, size_t bytes) {
+      if (bytes < 4096) return testing::copy_as_told(device, to, from, bytes);
+      if (device != 1 || gigabytes_per_second == 0) return;  // 0: at once
+      std::this_thread::sleep_for(
+          std::chrono::duration<double>(static_cast<double>(bytes) / 1e9 / gigabytes_per_second));
+    };
+    neighbours.on_round = [&](int round) { devices.fails = round == fails ? "copy_now" : ""; };
+    auto met = neighbours.bootstrap();
+    for (const auto& one : met) EXPECT_EQ(one->description(), met[0]->description());
+    const std::string description = met[0]->description();
+    part(met);
+    EXPECT_TRUE(devices.all_is_given_back());
+    return description;
+  };
+  constexpr int64_t kLarge = 16 << 20;
+  const std::string over_pcie = said(kLarge, false, 4, 0);
+  EXPECT_NE(over_pcie.find("; links like PCIe ("), std::string::npos) << over_pcie;
+  EXPECT_NE(over_pcie.find(" GB/s); all_reduces of up to 15625 bytes by push"), std::string::npos) << over_pcie;
+  EXPECT_NE(said(kLarge, false, 0, 0).find("; links like NVLink ("), std::string::npos);
+  for (const std::string& unmeasured :
+       {said(1 << 20, false, 4, 0), said(kLarge, true, 4, 0), said(kLarge, false, 4, 2)}) {
+    EXPECT_EQ(unmeasured.find("links like"), std::string::npos) << unmeasured;
+    EXPECT_NE(unmeasured.find("; all_reduces of up to 138750 bytes by push"), std::string::npos) << unmeasured;
   }
 }
 
@@ -343,6 +377,8 @@ TEST_F(PeerMemoryTest, ALaunchIsGoodWorkAndCounts) {
     EXPECT_EQ(devices.runs[i].first.stream_epoch, i + 1) << "a kernel's own count of launches";
     EXPECT_EQ(devices.runs[i].first.blocks, 1);
   }
+  launch(problem(Collective::kAllGather, 1 << 16));
+  EXPECT_EQ(devices.runs.back().first.blocks, 8) << "all that it may have";
 }
 
 TEST_F(PeerMemoryTest, AStepFindsWhatLiesInWindows) {
@@ -377,8 +413,6 @@ TEST_F(PeerMemoryTest, WhatTheDeviceRefusesIsNotCounted) {
 TEST_F(PeerMemoryTest, SmallSumsArePushedAndLargeOnesDirect) {
   EXPECT_EQ(met_[0]->choose(problem(Collective::kAllReduce, 16)).algorithm, plan::DeviceAlgorithm::kPush);
   EXPECT_EQ(met_[0]->choose(problem(Collective::kAllReduce, 1 << 24)).algorithm, plan::DeviceAlgorithm::kDirect);
-  launch(problem(Collective::kAllGather, 1 << 16));
-  EXPECT_EQ(devices.runs.back().first.blocks, 8) << "all that it may have";
 }
 
 TEST_F(PeerMemoryTest, TheHostsWordAndPoisonAreWhereTheDeviceLooks) {
