@@ -9,7 +9,7 @@ from __future__ import annotations
 import ctypes
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from devices.findings import NotHere
 
@@ -17,6 +17,7 @@ VERSION = 12000  # of the interface: names stand for what they stood for then
 NOT_READY = 600
 NON_BLOCKING, MAPPED = 1, 2  # of streams, and of registered host memory
 GEQ, DEFAULT = 0, 0  # of waits, and of writes
+WAIT, WRITE = 4, 5  # of 64-bit words, in a batch
 ATTRIBUTES = {
     "multiprocessors": 16,
     "compute mode": 20,
@@ -77,6 +78,19 @@ class Access(ctypes.Structure):
     _fields_ = (("location", Location), ("flags", _int))
 
 
+class StreamOperation(ctypes.Structure):
+    """CUstreamBatchMemOpParams of a wait or a write."""
+
+    _fields_ = (
+        ("operation", _int),
+        ("address", _u64),
+        ("value", _u64),
+        ("flags", _uint),
+        ("alias", _u64),
+        ("pad", _u64),
+    )
+
+
 _ARGUMENTS = {
     "cuInit": [_uint],
     "cuDriverGetVersion": [_pointer],
@@ -98,6 +112,7 @@ _ARGUMENTS = {
     "cuStreamWaitEvent": [_pointer, _pointer, _uint],
     "cuStreamWaitValue64": [_pointer, _u64, _u64, _uint],
     "cuStreamWriteValue64": [_pointer, _u64, _u64, _uint],
+    "cuStreamBatchMemOp": [_pointer, _uint, _pointer, _uint],
     "cuEventCreate": [_pointer, _uint],
     "cuEventRecord": [_pointer, _pointer],
     "cuEventQuery": [_pointer],
@@ -229,6 +244,14 @@ class Driver:
     def write_value(self, stream: int, address: int, value: int) -> None:
         """The stream writes the 64-bit word."""
         self.call("cuStreamWriteValue64", stream, address, value, DEFAULT)
+
+    def batch(self, stream: int, operations: Sequence[tuple[int, int]], value: int) -> None:
+        """The stream waits for, or writes, this value of 64-bit words, in their order: (WAIT or WRITE, address)."""
+        array = (StreamOperation * len(operations))()
+        for one, (operation, address) in zip(array, operations, strict=True):
+            one.operation, one.address, one.value = operation, address, value
+            one.flags = GEQ if operation == WAIT else DEFAULT
+        self.call("cuStreamBatchMemOp", stream, len(array), ctypes.byref(array), 0)
 
     def is_idle(self, stream: int) -> bool:
         """Whether all that is queued has run."""

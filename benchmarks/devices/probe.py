@@ -26,7 +26,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from devices.driver import ATTRIBUTES, Driver, DriverError, IpcHandle
+from devices.driver import ATTRIBUTES, WAIT, WRITE, Driver, DriverError, IpcHandle
 from devices.findings import DIED, FAILED, HUNG, Finding, NotHere, finding, record
 
 DEADLINE_S = 10.0  # of one probe
@@ -259,22 +259,39 @@ def registered() -> dict[str, Any]:
 
 
 ROUND_TRIPS = 200
+PEERS = 7  # of the most ranks that share memory
+
+Play = Callable[[Driver, int, int, bool], None]  # all turns of one of two processes: stream, words, whether it begins
 
 
-def waits_between_processes() -> dict[str, Any]:
+def one_call_each(cuda: Driver, stream: int, place: int, first: bool) -> None:
+    """A write and a wait in a turn."""
+    mine, theirs = (place, place + 128) if first else (place + 128, place)
+    for turn in range(1, ROUND_TRIPS + 1):
+        if first:
+            cuda.write_value(stream, theirs, turn)
+        cuda.wait_value(stream, mine, turn)
+        if not first:
+            cuda.write_value(stream, theirs, turn)
+
+
+def one_call_a_turn(cuda: Driver, stream: int, place: int, first: bool) -> None:
+    """As many writes and waits as between the most ranks, in one call."""
+    begin, answer = ([place + 128 * (PEERS * half + k) for k in range(PEERS)] for half in range(2))
+    mine, theirs = (begin, answer) if first else (answer, begin)
+    waits, writes = [(WAIT, word) for word in mine], [(WRITE, word) for word in theirs]
+    for turn in range(1, ROUND_TRIPS + 1):
+        cuda.batch(stream, [*writes, *waits] if first else [*waits, *writes], turn)
+
+
+def waits_between_processes(play: Play = one_call_each) -> dict[str, Any]:
     """Two streams of two processes that let each other go, by words in pages that both have registered."""
     mapping, address = pages()
 
-    def play(cuda: Driver, first: bool) -> float:
+    def run(cuda: Driver, first: bool) -> float:
         place, stream = cuda.register(address, PAGE), cuda.stream()
-        mine, theirs = (place, place + 128) if first else (place + 128, place)
         begin = time.monotonic()
-        for turn in range(1, ROUND_TRIPS + 1):
-            if first:
-                cuda.write_value(stream, theirs, turn)
-            cuda.wait_value(stream, mine, turn)
-            if not first:
-                cuda.write_value(stream, theirs, turn)
+        play(cuda, stream, place, first)
         if not cuda.finish(stream, STEP_S):
             raise RuntimeError(f"{ROUND_TRIPS} round trips are not done in {STEP_S} s")
         return time.monotonic() - begin
@@ -282,7 +299,7 @@ def waits_between_processes() -> dict[str, Any]:
     def other(link: Link) -> None:
         cuda = Driver()
         link.send("ready")
-        play(cuda, first=False)
+        run(cuda, first=False)
         link.send("done")
 
     with beside(other) as (link, _):
@@ -290,7 +307,7 @@ def waits_between_processes() -> dict[str, Any]:
         if not cuda.attribute("64-bit stream memory operations"):
             raise NotHere("the device has no 64-bit stream memory operations")
         link.receive()
-        took = play(cuda, first=True)
+        took = run(cuda, first=True)
         link.receive()
     mapping.flush()  # it has lived until here
     return {"us per round trip": round(1e6 * took / ROUND_TRIPS, 1)}
@@ -418,6 +435,7 @@ PROBES: Probes = {
     "killed exporter, legacy IPC": (lambda: shared(LEGACY, may_outlive), {}),
     "registered memfd": (registered, {}),
     "waits between processes": (waits_between_processes, {}),
+    "batches of waits between processes": (lambda: waits_between_processes(one_call_a_turn), {}),
     "calls beside a copy to pageable memory": (beside_a_copy, {}),
     "streams that alias, 32 connections": (aliases, {"CUDA_DEVICE_MAX_CONNECTIONS": "32"}),
     "streams that alias, 8 connections": (aliases, {"CUDA_DEVICE_MAX_CONNECTIONS": "8"}),

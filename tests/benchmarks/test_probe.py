@@ -54,6 +54,7 @@ def test_every_probe_has_an_answer(findings_of):
     assert {name for name, what in beside.items() if what == "waits"} == waiting
     assert {what for name, what in beside.items() if name not in waiting} == {"goes on"}
     assert found["registered memfd"].facts == {"address on the device is the host's": False}
+    assert found["batches of waits between processes"].facts["us per round trip"] > 0
 
 
 @pytest.mark.long
@@ -94,7 +95,7 @@ def test_kernels_that_are_not_on_the_device_at_once_are_told(findings_of):
 PLANTED = """
 import ctypes, os, sys, time
 from devices import probe
-from devices.driver import Driver
+from devices.driver import WRITE, Driver
 
 def alias():
     made = Driver.stream
@@ -113,7 +114,15 @@ def lost_write():
     Driver.write_value = lambda *_: None
     return probe.waits_between_processes()
 
-calls = {"alias": alias, "wrong word": wrong_word, "lost write": lost_write}
+def short_batch():
+    batch = Driver.batch
+    def without_a_write(self, stream, operations, value):
+        [lost, *_] = [one for one in operations if one[0] == WRITE]
+        batch(self, stream, [one for one in operations if one != lost], value)
+    Driver.batch = without_a_write
+    return probe.waits_between_processes(probe.one_call_a_turn)
+
+calls = {"alias": alias, "wrong word": wrong_word, "lost write": lost_write, "short batch": short_batch}
 calls |= {"stuck": lambda: time.sleep(60), "crash": lambda: ctypes.string_at(0), "exit": lambda: os._exit(3)}
 sys.exit(probe.main("planted", {name: (call, {}) for name, call in calls.items()}, float(os.environ["DEADLINE_S"])))
 """
@@ -124,9 +133,10 @@ def test_faults_are_found_and_probes_that_hang_or_crash_cost_no_other(findings_o
     found = findings_of("planted", "stuck", "crash", "exit", DEADLINE_S="5")
     assert verdicts(found) == {"stuck": HUNG, "crash": DIED, "exit": FAILED}
     assert found["stuck"].text == "no answer in 5 s" and found["exit"].text == "ended with status 3"
-    found = findings_of("planted", "wrong word", "lost write", "alias", DEADLINE_S="20")
+    found = findings_of("planted", "wrong word", "lost write", "short batch", "alias", DEADLINE_S="20")
     assert "77, and 76 is read" in found["wrong word"].text
-    assert found["lost write"].verdict == FAILED and "round trips are not done" in found["lost write"].text
+    for name in ("lost write", "short batch"):
+        assert found[name].verdict == FAILED and "round trips are not done" in found[name].text
     # torch's order is 4 priorities in turn, so every 32nd stream is every 8th of a priority.
     assert found["alias"].facts["wait behind -1/0 (priority/number)"] == "-1/8, -1/16, -1/24"
 

@@ -32,7 +32,9 @@ union CUstreamBatchMemOpParams {
     CUdeviceptr address;
     uint64_t value64;
     unsigned flags;
+    CUdeviceptr alias;
   } waitValue, writeValue;
+  uint64_t pad[6];
 };
 enum CUmemAllocationType { CU_MEM_ALLOCATION_TYPE_PINNED = 1 };
 enum CUmemAllocationHandleType { CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR = 1 };
