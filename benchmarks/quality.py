@@ -22,13 +22,14 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import signal
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import asdict, dataclass, replace
 from itertools import product
-from multiprocessing import get_context
+from multiprocessing import active_children, get_context
 from statistics import mean, median
 
 from quality_training import GPT, METHODS, QUADRATIC, Case, Outcome, train
@@ -221,9 +222,11 @@ class Trainer:
         yield from ((futures[future], future.result()) for future in as_completed(futures))
 
     def close(self) -> None:
-        """Ends its processes."""
+        """Ends its processes, whatever they do."""
         if self._pool:
-            self._pool.shutdown(cancel_futures=True)
+            self._pool.shutdown(wait=False, cancel_futures=True)
+            for child in active_children():
+                child.terminate()
 
 
 def cases_of(options: argparse.Namespace, problem: str, method: str, seed: int) -> list[Case]:
@@ -348,6 +351,7 @@ def rows_of(options: argparse.Namespace, trainer: Trainer) -> Iterator[Row]:
 def main() -> int:
     """The exit status."""
     options = parse()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # unwinds, so that no process stays behind
     title = f"{options.part}: {counted(options.ranks, 'rank')}, {counted(options.seeds, 'seed')}"
     title += f", {counted(options.steps, 'step')}" if options.steps else ""
     facts = head(title)
