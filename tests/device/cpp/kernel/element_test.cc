@@ -48,6 +48,7 @@ TEST(Element, EveryTypeAndOpHasTheBitsOfTheCpu) {
         Collected one;
         one.kind.algorithm = algorithm;
         one.packs = 40;
+        one.segment_bytes = one.packs * kPackBytes;  // so that threads add several packs at once
         one.dtype = dtype;
         one.op = op;
         HostLayout layout;
