@@ -32,6 +32,7 @@ if __name__ == "__main__":  # pytest and ringdp's own processes have this path
 import ringdp
 import torch
 import torch.distributed as dist
+from ringdp.elastic.recovery import Recovery
 from ringdp.elastic.state import add_bits
 from ringdp.elastic.supervisor import Supervisor
 from ringdp.elastic.worlds import Worlds
@@ -96,16 +97,35 @@ def wrapped(dtype: str, stage: int) -> tuple[ringdp.DistributedDataParallel, tor
     return ddp, torch.optim.AdamW(ddp.parameters(), lr=1e-3)
 
 
+def member_and_store() -> tuple[str, dist.TCPStore]:
+    """The number of this process among all members of the job, and the job's store."""
+    member, _, place = os.environ["RINGDP_MEMBER"].partition("@")
+    host, _, port = place.rpartition(":")
+    return member, dist.TCPStore(host, int(port), is_master=False, timeout=_TIMEOUT)
+
+
+class Teller:
+    """Tells the job's store of this process's recoveries, in every step, as it may be killed."""
+
+    def __init__(self, store: dist.Store) -> None:
+        self._store, self._told = store, 0
+
+    def tell(self, recoveries: Sequence[Recovery]) -> None:
+        """Those since the last call."""
+        for recovery in recoveries[self._told :]:
+            self._store.append("worlds", json.dumps(vars(recovery) | {"seconds": recovery.seconds()}) + "\n")
+        self._told = len(recoveries)
+
+
 def on_rank(options: argparse.Namespace) -> None:
     """The program of a member."""
     ddp, optimizer = wrapped(options.dtype, options.stage)
-    member, _, place = os.environ["RINGDP_MEMBER"].partition("@")
-    host, _, port = place.rpartition(":")
-    store = dist.TCPStore(host, int(port), is_master=False, timeout=_TIMEOUT)
+    member, store = member_and_store()
+    teller = Teller(store)
 
     @ringdp.elastic.survive(model=ddp, optimizer=optimizer, speed=options.speed, shards=options.shards)
     def train(step: int, leaves: Sequence[int]) -> None:
-        tell_worlds()
+        teller.tell(train.recoveries)
         for leaf in leaves:
             with ringdp.leaf(step, leaf):
                 loss_of(ddp, step, leaf).backward()
@@ -113,17 +133,8 @@ def on_rank(options: argparse.Namespace) -> None:
         if dist.get_rank() == 0:
             store.set("step", str(step))
 
-    told = 0
-
-    def tell_worlds() -> None:
-        """At once, as this rank may be killed."""
-        nonlocal told
-        for recovery in train.recoveries[told:]:
-            store.append("worlds", json.dumps(vars(recovery) | {"seconds": recovery.seconds()}) + "\n")
-        told = len(train.recoveries)
-
     train(options.steps)
-    tell_worlds()
+    teller.tell(train.recoveries)
     result = {"hash": hash_of(ddp, optimizer), "worlds": len(train.recoveries), **open_here()}
     store.set(f"result/{member}", json.dumps(result))
     dist.destroy_process_group()
@@ -186,14 +197,33 @@ class Killer(threading.Thread):
             time.sleep(0.01)
 
 
-def churn(options: argparse.Namespace, seed: int) -> dict[str, Any]:
-    """One training; what its members say."""
+def supervised(
+    options: argparse.Namespace, seed: int, program: Sequence[str], replacements: int, kind: type[Killer]
+) -> tuple[dist.TCPStore, dict[str, Any]]:
+    """A job of this program, and a killer beside it: its store, and what is reported of every job."""
     server = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False, timeout=_TIMEOUT)
     server.set("worlds", "")
     own = dist.TCPStore("127.0.0.1", server.port, is_master=False, timeout=_TIMEOUT)
-    place = f"127.0.0.1:{server.port}"
     os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(server.port), "OMP_NUM_THREADS": "1"}
     os.environ["TORCHELASTIC_USE_AGENT_STORE"] = "True"
+    place, begin = f"127.0.0.1:{server.port}", time.monotonic()
+    supervisor = Supervisor(options.ranks, 1, replacements, program, Worlds(server), place)
+    killer = kind(supervisor, own, options, seed)
+    killer.start()
+    status = supervisor.run()
+    if killer.error is not None:
+        raise killer.error
+    return server, {
+        "seed": seed,
+        "status": status,
+        "killed": killer.killed,
+        "seconds": time.monotonic() - begin,
+        "worlds": [json.loads(line) for line in server.get("worlds").decode().splitlines()],
+    }
+
+
+def churn(options: argparse.Namespace, seed: int) -> dict[str, Any]:
+    """One training; what its members say."""
     program = [
         sys.executable,
         __file__,
@@ -201,30 +231,20 @@ def churn(options: argparse.Namespace, seed: int) -> dict[str, Any]:
         *(f"--{n}={getattr(options, n)}" for n in ("steps", "dtype", "speed", "stage", "shards")),
     ]
     program.append(f"--leaf-ms={options.leaf_ms}")
-    supervisor = Supervisor(options.ranks, 1, options.kills, program, Worlds(server), place)
-    killer = Killer(supervisor, own, options, seed)
-    begin = time.monotonic()
-    killer.start()
-    status = supervisor.run()
+    server, report = supervised(options, seed, program, options.kills, Killer)
     results = [
         json.loads(server.get(key))
         for key in map(_result_key, range(Worlds(server).new_member()))
         if server.check([key])
     ]
-    if killer.error is not None:
-        raise killer.error
     return {
-        "seed": seed,
+        **report,
         "stage": options.stage,
         "dtype": options.dtype,
-        "status": status,
-        "killed": killer.killed,
-        "seconds": time.monotonic() - begin,
         "members": len(results),
         "keys": server.num_keys(),
         "open": [{key: value for key, value in result.items() if key != "hash"} for result in results],
         "hashes": sorted({result["hash"] for result in results}),
-        "worlds": [json.loads(line) for line in server.get("worlds").decode().splitlines()],
     }
 
 
@@ -232,14 +252,19 @@ def _result_key(member: int) -> str:
     return f"result/{member}"
 
 
-def line(report: dict[str, Any]) -> str:
-    """For people."""
+def text_of_recoveries(worlds: Sequence[dict[str, Any]]) -> str:
+    """Of worlds that a fault has brought about, each as long as on its slowest rank; "" without one."""
     by_epoch: dict[int, float] = {}
-    for world in report["worlds"]:
+    for world in worlds:
         if world["cause"]:
             by_epoch[world["epoch"]] = max(world["seconds"], by_epoch.get(world["epoch"], 0.0))
     faults = [*by_epoch.values()]
-    times = f"recovery {1e3 * statistics.median(faults):.0f} ms, at most {1e3 * max(faults):.0f}" if faults else ""
+    return f"recovery {1e3 * statistics.median(faults):.0f} ms, at most {1e3 * max(faults):.0f}" if faults else ""
+
+
+def line(report: dict[str, Any]) -> str:
+    """For people."""
+    times = text_of_recoveries(report["worlds"])
     epochs = max((world["epoch"] for world in report["worlds"]), default=0)
     verdict = "equal" if report["equal"] else "DIFFERENT"
     by_age = sorted(report["open"], key=lambda rank: rank["worlds"])

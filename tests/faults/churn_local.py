@@ -12,15 +12,11 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import random
 import signal
-import statistics
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Sequence
-from datetime import timedelta
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -34,13 +30,11 @@ if __name__ == "__main__":  # pytest and ringdp's own processes have these paths
 import ringdp
 import torch
 import torch.distributed as dist
+from churn import Killer, Teller, member_and_store, supervised, text_of_recoveries
 from local_runs import arguments_of, differences, digests, expected, inner_of, model_of, own_loss
-from ringdp.elastic.supervisor import Supervisor
-from ringdp.elastic.worlds import Worlds
 
 WORKERS, ROUND = 8, 20
 COMPRESS = ("none", "int8", "topk-2bit")
-_TIMEOUT = timedelta(seconds=60)
 
 
 def cell_of(compress: str) -> dict[str, Any]:
@@ -60,20 +54,15 @@ def on_rank(options: argparse.Namespace) -> None:
     """The program of a member."""
     torch.set_num_threads(1)
     dist.init_process_group("ringdp")
-    member, _, place = os.environ["RINGDP_MEMBER"].partition("@")
-    host, _, port = place.rpartition(":")
-    store = dist.TCPStore(host, int(port), is_master=False, timeout=_TIMEOUT)
+    member, store = member_and_store()
+    teller = Teller(store)
     cell = cell_of(options.compress)
     model = model_of(cell)
     local = ringdp.DiLoCo(model, inner_of(cell), seed=5, **arguments_of(cell))
-    told = 0
 
     @ringdp.elastic.survive_local(local)
     def train(step: int, workers: Sequence[int]) -> None:
-        nonlocal told
-        for recovery in train.recoveries[told:]:  # at once, as this rank may be killed
-            store.append("worlds", json.dumps(vars(recovery) | {"seconds": recovery.seconds()}) + "\n")
-        told = len(train.recoveries)
+        teller.tell(train.recoveries)
         for worker in workers:
             with local.worker(worker):
                 own_loss(model, worker, step).backward()
@@ -86,23 +75,12 @@ def on_rank(options: argparse.Namespace) -> None:
     dist.destroy_process_group()
 
 
-class Killer(threading.Thread):
-    """Kills a rank in every so many steps, never the last one. killed: how many."""
+class RegularKiller(Killer):
+    """Kills a rank in every so many steps, never the last one."""
 
-    def __init__(self, supervisor: Supervisor, store: dist.Store, options: argparse.Namespace, seed: int) -> None:
-        super().__init__(daemon=True)
-        self._supervisor, self._store, self._options = supervisor, store, options
-        self._random = random.Random(seed)
-        self.killed = 0
-        self.error: BaseException | None = None
-
-    def run(self) -> None:
-        """See the class."""
-        try:
-            for begin in range(0, self._options.steps - self._options.every + 1, self._options.every):
-                self._kill_after(begin + self._random.randrange(self._options.every - 5))
-        except BaseException as error:
-            self.error = error
+    def _run(self) -> None:
+        for begin in range(0, self._options.steps - self._options.every + 1, self._options.every):
+            self._kill_after(begin + self._random.randrange(self._options.every - 5))
 
     def _kill_after(self, step: int) -> None:
         while not self._store.check(["step"]) or int(self._store.get("step")) < step:
@@ -119,49 +97,30 @@ class Killer(threading.Thread):
 
 def churn(options: argparse.Namespace, seed: int) -> dict[str, Any]:
     """One training; what its members say."""
-    server = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False, timeout=_TIMEOUT)
-    server.set("worlds", "")
-    own = dist.TCPStore("127.0.0.1", server.port, is_master=False, timeout=_TIMEOUT)
-    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(server.port), "OMP_NUM_THREADS": "1"}
-    os.environ["TORCHELASTIC_USE_AGENT_STORE"] = "True"
     with tempfile.TemporaryDirectory(prefix="churn-") as folder:
         program = [sys.executable, __file__, "--rank", f"--folder={folder}"]
         program += [f"--{name}={getattr(options, name)}" for name in ("steps", "compress")]
         program.append(f"--step-ms={options.step_ms}")
-        place, begin = f"127.0.0.1:{server.port}", time.monotonic()
-        supervisor = Supervisor(options.ranks, 1, options.steps // options.every, program, Worlds(server), place)
-        killer = Killer(supervisor, own, options, seed)
-        killer.start()
-        status = supervisor.run()
+        _, report = supervised(options, seed, program, options.steps // options.every, RegularKiller)
         results = [torch.load(path, weights_only=False) for path in sorted(Path(folder).glob("result-*"))]
-    if killer.error is not None:
-        raise killer.error
-    worlds = [json.loads(line) for line in server.get("worlds").decode().splitlines()]
     return {
-        "seed": seed,
+        **report,
         "compress": options.compress,
-        "status": status,
-        "killed": killer.killed,
-        "seconds": time.monotonic() - begin,
         "members": len(results),
         "differences": differences(results, undisturbed(options.compress, options.steps)) if results else ["no result"],
-        "worlds": worlds,
     }
 
 
 def line(report: dict[str, Any]) -> str:
     """For people."""
-    by_epoch: dict[int, float] = {}
     sources: dict[int, dict[str, str]] = {}
     for world in report["worlds"]:
         if world["cause"]:
-            by_epoch[world["epoch"]] = max(world["seconds"], by_epoch.get(world["epoch"], 0.0))
             sources[world["epoch"]] = world["sources"]
     counts: dict[str, int] = {}
     for source in (source for of_world in sources.values() for source in of_world.values()):
         counts[source] = counts.get(source, 0) + 1
-    faults = [*by_epoch.values()]
-    times = f"recovery {1e3 * statistics.median(faults):.0f} ms, at most {1e3 * max(faults):.0f}; " if faults else ""
+    times = f"{said}; " if (said := text_of_recoveries(report["worlds"])) else ""
     back = ", ".join(f"{number} workers from {source}" for source, number in counts.items())
     verdict = "DIFFERENT" if report["differences"] else "equal"
     return (
