@@ -59,8 +59,8 @@ def pair(text: str) -> tuple[str, str]:
     return name, module
 
 
-def options() -> argparse.Namespace:
-    """The command line."""
+def parse(arguments: list[str] | None = None) -> argparse.Namespace:
+    """The command line; exits with status 2 on bad input."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--ranks", type=ranks, default=[2, 4], help="default 2,4")
     parser.add_argument("--sizes", type=sizes, default=sizes(SIZES), help=f"of the larger buffer; default {SIZES}")
@@ -82,7 +82,7 @@ def options() -> argparse.Namespace:
     parser.add_argument("--hosts", type=int, default=0, help="spread the ranks over so many network namespaces")
     parser.add_argument("--rate", type=float, default=0.0, help="with --hosts: Gb/s of each host's link (0: unshaped)")
     add_outputs(parser, "facts and rows", "times and shares of the limit")
-    found = parser.parse_args()
+    found = parser.parse_args(arguments)
     check_outputs(parser, found)
     if found.rounds < 1 or found.seconds < 0:
         parser.error("--rounds must be at least 1 and --seconds at least 0")
@@ -146,7 +146,7 @@ def finish(found: argparse.Namespace, result: dict[str, Any]) -> int:
 def main() -> int:
     """Prints the table; 1 when an element was wrong or ringdp's own ranks failed."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # unwinds, so that no rank stays behind
-    found = options()
+    found = parse()
     facts = machine.describe()
     result: dict[str, Any] = {"command": shlex.join(["python", *sys.argv]), "machine": facts, "hosts": found.hosts}
     result |= {"rate_gbit": found.rate, "rows": [], "limits": [], "versions": {}, "settings": {}, "left_out": {}}

@@ -26,23 +26,18 @@ from fat_pipes_rank import STREAMS, Job
 from runner.cell import size_name
 from runner.hosts import Distance, Hosts
 from runner.job import run_job
-from runner.program import Bar, Chart, add_outputs, check_least, check_outputs, head, over, publish, sizes
+from runner.program import Bar, Chart, add_outputs, check_least, check_outputs, head, listed, over, publish, sizes
 
 DEFAULT_BUFFERS = {"net.ipv4.tcp_wmem": "4096 16384 4194304", "net.ipv4.tcp_rmem": "4096 131072 6291456"}
 CONGESTION = Path("/proc/sys/net/ipv4/tcp_allowed_congestion_control")  # what a network namespace may take
 LEAST, LEAST_WITH_LOSS = 0.9, 0.8
 
 
-def numbers(text: str) -> list[float]:
-    """Comma-separated numbers, for argparse."""
-    return [float(part) for part in text.split(",")]
-
-
 def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     """The command line; exits with status 2 on bad input."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rtt", type=numbers, default=numbers("0,20,50,100"), help="ms; default 0,20,50,100")
-    parser.add_argument("--loss", type=numbers, default=numbers("0,0.001"), help="shares of packets; default 0,0.001")
+    parser.add_argument("--rtt", type=listed(float), default=[0.0, 20.0, 50.0, 100.0], help="ms; default 0,20,50,100")
+    parser.add_argument("--loss", type=listed(float), default=[0.0, 0.001], help="shares of packets; default 0,0.001")
     parser.add_argument("--rate", type=float, default=0.5, help="Gb/s of each host's link (default 0.5)")
     parser.add_argument("--sizes", type=sizes, default=sizes("16MiB,64MiB"), help="default 16MiB,64MiB")
     parser.add_argument("--rounds", type=int, default=5)

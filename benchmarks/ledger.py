@@ -30,26 +30,22 @@ from typing import Any
 from ledger_rank import Job
 from runner.hosts import Hosts
 from runner.job import run_job
-from runner.program import Bar, Chart, add_outputs, by_round, check_least, check_outputs, head, over, publish
+from runner.program import Bar, Chart, add_outputs, by_round, check_least, check_outputs, head, listed, over, publish
 
 RANKS = 2
 WITHIN = 0.15  # of the break-even
 COST = 1.01
+RATES = "0.1,0.5,1,2,4,8"
 DECIDED_BY = 60  # a step
 METHODS = ("int8", "fp8", "sign")
 SHARED, LINK, THROTTLED = "shared memory", "link", "throttled link"
-
-
-def rates(text: str) -> list[float]:
-    """Comma-separated numbers, for argparse."""
-    return sorted(float(part) for part in text.split(","))
 
 
 def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     """The command line; exits with status 2 on bad input."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--method", default="int8", choices=METHODS)
-    parser.add_argument("--rates", type=rates, default=rates("0.1,0.5,1,2,4,8"), help="Gb/s (default 0.1,0.5,1,2,4,8)")
+    parser.add_argument("--rates", type=listed(float), default=listed(float)(RATES), help=f"Gb/s (default {RATES})")
     parser.add_argument("--fast", type=float, default=20.0, help="Gb/s of the link that is throttled (default 20)")
     parser.add_argument("--throttled", type=float, default=0.1, help="Gb/s to which it is (default 0.1)")
     parser.add_argument("--steps", type=int, default=80, help="for the first decision (default 80)")
@@ -145,7 +141,7 @@ def main() -> int:
     later = {**asdict(job), "later": options.later}
     run = partial(run_job, "ledger_rank")
     places = [(SHARED, 0.0, partial(run, shared, RANKS))]
-    places += [(LINK, rate, partial(run, asdict(job), RANKS, RANKS, rate)) for rate in options.rates]
+    places += [(LINK, rate, partial(run, asdict(job), RANKS, RANKS, rate)) for rate in sorted(options.rates)]
 
     def throttle(network: Hosts) -> None:
         network.shape(options.throttled)

@@ -17,7 +17,7 @@ from __future__ import annotations
 import argparse
 import shlex
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -42,7 +42,7 @@ from ringdp.tools.planner.prediction import calibrated
 from ringdp.tools.planner.question import InputError
 from runner import machine
 from runner.job import run_job
-from runner.program import add_outputs, check_least, check_outputs, write
+from runner.program import add_outputs, check_least, check_outputs, listed, write
 
 UNSEEN = "mlp/2048/0,mlp/512/1,mlp/512/2,mlp/512/3,gpt/8/0"
 SIZES = (4 << 10, 256 << 10, 2 << 20, 8 << 20)
@@ -51,15 +51,15 @@ SIZES = (4 << 10, 256 << 10, 2 << 20, 8 << 20)
 def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     """The command line; exits with status 2 on bad input."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--ranks", type=_listed(int), default=[2, 4, 8], help="numbers of hosts, one rank each")
-    parser.add_argument("--rates", type=_listed(float), default=[1.0, 0.5, 2.0], help="Gb/s; the first calibrates")
+    parser.add_argument("--ranks", type=listed(int), default=[2, 4, 8], help="numbers of hosts, one rank each")
+    parser.add_argument("--rates", type=listed(float), default=[1.0, 0.5, 2.0], help="Gb/s; the first calibrates")
     parser.add_argument("--model", default="mlp", help="gpt, mlp, or module:function that returns a ringdp.Workload")
     parser.add_argument("--micro-batch", type=int, default=512)
     parser.add_argument("--steps", type=int, default=12, help="at most, in each run")
     parser.add_argument("--seconds", type=float, default=20.0, help="for the steps of a run, at most")
     parser.add_argument("--bucket-mb", type=float, default=2.0)
     text = "whose memory is predicted too: MODEL/MICRO-BATCH/STAGE of ZeRO, separated by commas"
-    parser.add_argument("--unseen", type=_listed(case), default=UNSEEN, metavar="CASES", help=text)
+    parser.add_argument("--unseen", type=listed(case), default=UNSEEN, metavar="CASES", help=text)
     parser.add_argument("--calibration", type=Path, metavar="FILE", help="write it, for `ringdp plan predict`")
     parser.add_argument("--check", action="store_true", help="status 1 when a bar is not held")
     add_outputs(parser, "predictions, and then rows, settings and machine as JSON", "bars, predicted and measured")
@@ -69,14 +69,6 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
         parser.error("--ranks must be at least 2 each, --rates, --bucket-mb and --seconds above 0")
     check_outputs(parser, options)
     return options
-
-
-def _listed(kind: Callable[[str], Any]) -> Callable[[str], list[Any]]:
-    def parse(text: str) -> list[Any]:
-        return [kind(word) for word in text.split(",")]
-
-    parse.__name__ = f"list of {kind.__name__}"
-    return parse
 
 
 def job_of(options: argparse.Namespace, sizes: tuple[int, ...]) -> ProbeJob:

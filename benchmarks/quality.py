@@ -34,7 +34,19 @@ from statistics import mean, median
 
 from quality_training import GPT, METHODS, QUADRATIC, Case, Outcome, train
 from ringdp.text.units import counted
-from runner.program import Bar, Chart, add_outputs, check_least, check_outputs, head, names, publish, result_of, write
+from runner.program import (
+    Bar,
+    Chart,
+    add_outputs,
+    check_least,
+    check_outputs,
+    head,
+    listed,
+    names,
+    publish,
+    result_of,
+    write,
+)
 
 
 @dataclass(frozen=True)
@@ -70,11 +82,6 @@ CHOOSING = 0  # the seed with which rates are chosen; results are those of the s
 PROBE_STEPS = 5
 
 
-def numbers(text: str) -> list[float]:
-    """Comma-separated numbers, for argparse."""
-    return [float(part) for part in text.split(",")]
-
-
 def pairs(text: str) -> list[tuple[float, float]]:
     """Comma-separated LR:MOMENTUM, for argparse."""
     try:
@@ -94,7 +101,7 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--problems", default="all", help=f"compress: {GPT}, {QUADRATIC}")
     parser.add_argument("--seeds", type=int, default=3, help="how many results (default 3)")
     parser.add_argument("--steps", type=int, help=f"default: compress, adam: {GPT} 400, {QUADRATIC} 1000; local: 1000")
-    parser.add_argument("--rates", type=numbers, help="to choose from, for all problems")
+    parser.add_argument("--rates", type=listed(float), help="to choose from, for all problems")
     parser.add_argument("--outers", type=pairs, help=f"local: LR:MOMENTUM,... (default {text_of_pairs(OUTERS)})")
     parser.add_argument("--start", type=int, help="local: synchronous steps at the beginning (default: about a fifth)")
     parser.add_argument("--ranks", type=int, default=RANKS, help=f"or workers (default {RANKS})")

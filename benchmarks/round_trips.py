@@ -22,22 +22,17 @@ from typing import Any
 from round_trips_rank import BUCKETS, Job
 from runner.hosts import Distance
 from runner.job import run_job
-from runner.program import Bar, Chart, add_outputs, check_least, check_outputs, head, publish
+from runner.program import Bar, Chart, add_outputs, check_least, check_outputs, head, listed, publish
 
 MIB = 1 << 20
 GROUP_S = 0.5
 
 
-def numbers(text: str) -> list[float]:
-    """Comma-separated numbers, for argparse."""
-    return [float(part) for part in text.split(",")]
-
-
 def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     """The command line; exits with status 2 on bad input."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--ranks", type=numbers, default=numbers("2,3"), help="default 2,3")
-    parser.add_argument("--rtt", type=numbers, default=numbers("50,100"), help="ms; default 50,100")
+    parser.add_argument("--ranks", type=listed(int), default=[2, 3], help="default 2,3")
+    parser.add_argument("--rtt", type=listed(float), default=[50.0, 100.0], help="ms; default 50,100")
     parser.add_argument("--rate", type=float, default=0.5, help="Gb/s of each host's link (default 0.5)")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--check", action="store_true", help="status 1 when a bar is not held")

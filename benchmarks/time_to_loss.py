@@ -37,7 +37,7 @@ from statistics import median
 from ringdp.examples.over_time import Run, run_of
 from runner.hosts import Distance
 from runner.job import run_job
-from runner.program import Bar, Curves, add_outputs, check_least, check_outputs, head, names, publish
+from runner.program import Bar, Curves, add_outputs, check_least, check_outputs, head, listed, names, publish
 from time_to_loss_rank import ONE_PROCESS, STREAMING, SYSTEMS, Job
 
 CHOICE = tuple(name for name in SYSTEMS if name != ONE_PROCESS)
@@ -56,17 +56,12 @@ def gigabits(text: str) -> list[float]:
         raise argparse.ArgumentTypeError(f"{text!r}: write bits per second as 100M or 1G") from None
 
 
-def numbers(text: str) -> list[float]:
-    """Comma-separated numbers, for argparse."""
-    return [float(part) for part in text.split(",")]
-
-
 def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     """The command line; exits with status 2 on bad input."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--hosts", type=int, default=2, help="one rank on each")
     parser.add_argument("--rate", type=gigabits, default=[SLOW], help="of each host's link: 100M (default), 1G")
-    parser.add_argument("--rtt", type=numbers, default=[0.0], help="ms; default 0")
+    parser.add_argument("--rtt", type=listed(float), default=[0.0], help="ms; default 0")
     parser.add_argument("--systems", type=partial(names, CHOICE), default=[n for n in CHOICE if n != TORCHFT])
     parser.add_argument("--torchft-python", default=sys.executable, metavar="PATH", help="where torchft is installed")
     parser.add_argument("--rounds", type=int, default=3)

@@ -12,10 +12,12 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, TypeVar
 
 from runner import machine
 from runner.cell import parse_size
+
+T = TypeVar("T")
 
 
 def add_places(parser: argparse.ArgumentParser, ranks: int = 2) -> None:
@@ -42,6 +44,16 @@ def check_least(parser: argparse.ArgumentParser, found: argparse.Namespace, **le
     for name, value in least.items():
         if getattr(found, name) < value:
             parser.error(f"--{name.replace('_', '-')} is {getattr(found, name)}, must be at least {value}")
+
+
+def listed(kind: Callable[[str], T]) -> Callable[[str], list[T]]:
+    """Comma-separated values, for argparse, which names them in its refusal."""
+
+    def parse(text: str) -> list[T]:
+        return [kind(part) for part in text.split(",")]
+
+    parse.__name__ = f"list of {kind.__name__}"
+    return parse
 
 
 def sizes(text: str) -> list[int]:

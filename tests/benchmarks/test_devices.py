@@ -38,7 +38,7 @@ from devices.shared_rank import KINDS, variables_of
 from devices.table import BARS, LIMITS, bars_of, draw, line, roofline, rows_of
 from devices.team import LEAST_ROUNDS, MOST_CALLS, CandidateFailed, Entry, Rounds, Team, TeamLost, took
 from devices.worker import answer
-from programs import run
+from programs import refusal
 from ranks import HERE, error_of, on_ranks
 from ringdp import _native
 from stand_in import StandInPlace
@@ -333,7 +333,7 @@ def test_what_bars_ask_for_is_raced():
     ],
 )
 def test_bad_input_is_refused(arguments, named):
-    assert named in run("gpu.py", *arguments, status=2)
+    assert named in refusal(gpu.parse, *arguments)
 
 
 def test_every_peer_is_a_team_and_the_ring_of_nccl_differs_by_its_setting_alone():

@@ -9,7 +9,7 @@ import local_steps
 import pytest
 import quality
 import time_to_loss
-from programs import read, run
+from programs import read, refusal, run
 from runner.hosts import why_not_far
 
 # benchmarks/time_to_loss.py: its arithmetic, bad input, and one run.
@@ -39,13 +39,13 @@ def test_bytes_are_those_of_whole_rounds_of_the_second_half():
 
 
 def test_bad_input_of_time_to_loss_is_refused():
-    assert "'100': write bits per second" in run("time_to_loss.py", "--rate", 100, status=2)
-    assert "gloo must be one of them" in run("time_to_loss.py", "--systems", "ringdp", status=2)
-    assert "'nccl' is none of gloo," in run("time_to_loss.py", "--systems", "nccl", status=2)
-    assert "--target-step 200 is more than --steps 160" in run("time_to_loss.py", "--target-step", 200, status=2)
-    assert "--every is 4, must be above the delay" in run("time_to_loss.py", "--every", 4, status=2)
+    assert "'100': write bits per second" in refusal(time_to_loss.parse, "--rate", 100)
+    assert "gloo must be one of them" in refusal(time_to_loss.parse, "--systems", "ringdp")
+    assert "'nccl' is none of gloo," in refusal(time_to_loss.parse, "--systems", "nccl")
+    assert "--target-step 200 is more than --steps 160" in refusal(time_to_loss.parse, "--target-step", 200)
+    assert "--every is 4, must be above the delay" in refusal(time_to_loss.parse, "--every", 4)
     absent = ("--systems", "all", "--torchft-python", "/no/such/python")
-    assert "--torchft-python /no/such/python: No such file" in run("time_to_loss.py", *absent, status=2)
+    assert "--torchft-python /no/such/python: No such file" in refusal(time_to_loss.parse, *absent)
 
 
 @pytest.mark.long
@@ -132,7 +132,12 @@ def test_quality_ends_with_an_outer_step():
 
 @pytest.mark.parametrize(
     ("part", "method", "steps"),
-    [("compress", "powersgd-1", 12), ("adam", "one-bit", 12), ("local", "diloco-10", 50), ("local", "diloco-50", 50)],
+    [
+        pytest.param("compress", "powersgd-1", 12, marks=pytest.mark.long),
+        pytest.param("adam", "one-bit", 12, marks=pytest.mark.long),
+        pytest.param("local", "diloco-10", 50, marks=pytest.mark.long),
+        ("local", "diloco-50", 50),
+    ],
 )
 def test_quality_trains_a_method_of_each_part(tmp_path, part, method, steps):
     out, tiny = tmp_path / "r.json", ("--seeds", 1, "--steps", steps, "--ranks", 2, "--batch", 1)
@@ -156,14 +161,14 @@ def test_on_a_quadratic_signs_need_feedback():
 
 
 def test_bad_input_of_quality_is_refused():
-    assert "--methods: 'zip' is none of float32, int8" in run("quality.py", "compress", "--methods", "zip", status=2)
-    assert "--problems: 'quadratic' is none of gpt" in run("quality.py", "local", "--problems", "quadratic", status=2)
-    assert "--rates: above 0" in run("quality.py", "adam", "--rates", 0, status=2)
-    assert "--seeds is 0, must be at least 1" in run("quality.py", "adam", "--seeds", 0, status=2)
-    assert "--steps is 12, must be at least 50" in run("quality.py", "local", "--steps", 12, status=2)
-    assert "730 steps are no rounds of 50 each" in run("quality.py", "local", "--start", 270, status=2)
-    assert "'0.7': write LR:MOMENTUM" in run("quality.py", "local", "--outers", "0.7", status=2)
-    assert "of the part local only" in run("quality.py", "adam", "--outers", "1:0", status=2)
+    assert "--methods: 'zip' is none of float32, int8" in refusal(quality.parse, "compress", "--methods", "zip")
+    assert "--problems: 'quadratic' is none of gpt" in refusal(quality.parse, "local", "--problems", "quadratic")
+    assert "--rates: above 0" in refusal(quality.parse, "adam", "--rates", 0)
+    assert "--seeds is 0, must be at least 1" in refusal(quality.parse, "adam", "--seeds", 0)
+    assert "--steps is 12, must be at least 50" in refusal(quality.parse, "local", "--steps", 12)
+    assert "730 steps are no rounds of 50 each" in refusal(quality.parse, "local", "--start", 270)
+    assert "'0.7': write LR:MOMENTUM" in refusal(quality.parse, "local", "--outers", "0.7")
+    assert "of the part local only" in refusal(quality.parse, "adam", "--outers", "1:0")
 
 
 def test_quality_does_not_overwrite_another_programs_file(tmp_path):
@@ -195,11 +200,11 @@ def test_a_turn_is_compared_with_its_round():
 
 
 def test_bad_input_of_local_steps_is_refused():
-    assert "'-1': write numbers of steps" in run("local_steps.py", "--delays", "-1", status=2)
-    assert "'soon': write numbers of steps" in run("local_steps.py", "--delays", "soon", status=2)
-    assert "take --every 52 or more" in run("local_steps.py", "--delays", "0,12", status=2)
-    assert "--fragments is 4, must be at most --every" in run("local_steps.py", "--every", 3, status=2)
-    assert "one rate above 0" in run("local_steps.py", "--rate", "1G,2G", status=2)
+    assert "'-1': write numbers of steps" in refusal(local_steps.parse, "--delays", "-1")
+    assert "'soon': write numbers of steps" in refusal(local_steps.parse, "--delays", "soon")
+    assert "take --every 52 or more" in refusal(local_steps.parse, "--delays", "0,12")
+    assert "--fragments is 4, must be at most --every" in refusal(local_steps.parse, "--every", 3)
+    assert "one rate above 0" in refusal(local_steps.parse, "--rate", "1G,2G")
 
 
 @pytest.mark.long

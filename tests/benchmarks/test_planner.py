@@ -10,9 +10,10 @@ from itertools import pairwise
 from xml.etree import ElementTree
 
 import invented
+import planner
 import pytest
 from predictions import MEMORY_HEAD, case, link_bytes, predicted_steps, with_measured, with_peak
-from programs import ROOT, read, run
+from programs import ROOT, read, refusal, run
 from ringdp.tools.planner.calibration import load
 from ringdp.tools.planner.local_ranks import ProbeJob
 from ringdp.tools.planner.prediction import calibrated
@@ -106,7 +107,7 @@ def test_two_hosts(tmp_path):
     ],
 )
 def test_bad_input_is_refused(arguments, named):
-    assert named in run("planner.py", *arguments, status=2)
+    assert named in refusal(planner.parse, *arguments)
 
 
 # benchmarks/scale_model.py: formulas, crossovers, plans as graphs, calibration, and the program from end to end.

@@ -7,7 +7,9 @@ import os
 import time
 from dataclasses import replace
 
+import ablation
 import algorithms
+import collectives
 import elastic
 import fat_pipes
 import leaves
@@ -18,8 +20,7 @@ import torch
 import zero
 import zero_memory
 import zero_step
-from ablation import rows_of, text_of, verdict
-from programs import read, run
+from programs import read, refusal, run
 from runner.cell import OPS
 from runner.hosts import why_impossible, why_not_far
 from runner.program import Bar
@@ -31,6 +32,7 @@ from torch import nn
 QUICK = ("--ranks", 2, "--rounds", 2, "--seconds", 0)
 
 
+@pytest.mark.long
 def test_every_collective_is_measured_and_right(tmp_path):
     out, picture = tmp_path / "r.json", tmp_path / "r.png"
     said = run(
@@ -81,9 +83,10 @@ def test_a_backend_that_cannot_start_is_reported_and_nothing_hangs():
     ],
 )
 def test_bad_input_is_refused_before_anything_starts(arguments, words):
-    assert words in run("collectives.py", *arguments, status=2)
+    assert words in refusal(collectives.parse, *arguments)
 
 
+@pytest.mark.long
 def test_over_hosts_the_limit_is_a_pair_of_sockets(tmp_path):
     if reason := why_impossible():
         pytest.skip(reason)
@@ -132,23 +135,23 @@ def test_rows_are_medians_of_the_rank_that_computed_longest():
             }
         },
     ]
-    naive, best = rows_of(ranks)
+    naive, best = ablation.rows_of(ranks)
     assert (naive.step, naive.speedup, best.step, best.speedup, best.exposed, best.hidden) == (6, 1, 2, 3, 2, 0.5)
-    assert verdict([naive, best])[0] is False and "MORE" in verdict([naive, best])[1]
-    assert "50%" in text_of([naive, best])
+    assert ablation.verdict([naive, best])[0] is False and "MORE" in ablation.verdict([naive, best])[1]
+    assert "50%" in ablation.text_of([naive, best])
 
 
 def test_the_bar_is_the_last_bucket_plus_a_tenth():
     def judged(exposed: float) -> bool:
         samples = {"naive": [sample(1.0)], "bucketed + overlap": [sample(1.0, 3.0, exposed, 1.0)]}
-        return verdict(rows_of([{"samples": samples}]))[0]
+        return ablation.verdict(ablation.rows_of([{"samples": samples}]))[0]
 
     assert judged(1.09) and not judged(1.11)
 
 
 def test_bad_input_of_the_ablation_is_refused():
-    assert "--rounds is 0" in run("ablation.py", "--rounds", 0, status=2)
-    assert "do not divide evenly" in run("ablation.py", "--ranks", 3, "--hosts", 2, status=2)
+    assert "--rounds is 0" in refusal(ablation.parse, "--rounds", 0)
+    assert "do not divide evenly" in refusal(ablation.parse, "--ranks", 3, "--hosts", 2)
 
 
 # benchmarks/algorithms.py: from end to end on small tensors, and bad input.
@@ -167,13 +170,13 @@ def test_algorithms_sum_by_turns_and_are_compared_with_the_first(tmp_path):
 
 
 def test_bad_input_of_the_algorithms_is_refused():
-    assert "'bubble' is none of direct, direct/tree" in run("algorithms.py", "--algorithms", "bubble", status=2)
-    assert "a power of two of ranks, not 3" in run("algorithms.py", "--ranks", 3, status=2)
-    assert "hierarchy/tree needs --hosts" in run("algorithms.py", "--algorithms", "direct,hierarchy/tree", status=2)
+    assert "'bubble' is none of direct, direct/tree" in refusal(algorithms.parse, "--algorithms", "bubble")
+    assert "a power of two of ranks, not 3" in refusal(algorithms.parse, "--ranks", 3)
+    assert "hierarchy/tree needs --hosts" in refusal(algorithms.parse, "--algorithms", "direct,hierarchy/tree")
     apart = ("--ranks", 2, "--hosts", 2, "--algorithms", "arena")
-    assert "arena needs all ranks on one host, not on 2" in run("algorithms.py", *apart, status=2)
-    assert "--rtt needs --hosts" in run("algorithms.py", "--rtt", 50, status=2)
-    assert "there is only ring" in run("algorithms.py", "--algorithms", "ring", "--check", 1, status=2)
+    assert "arena needs all ranks on one host, not on 2" in refusal(algorithms.parse, *apart)
+    assert "--rtt needs --hosts" in refusal(algorithms.parse, "--rtt", 50)
+    assert "there is only ring" in refusal(algorithms.parse, "--algorithms", "ring", "--check", 1)
 
 
 # benchmarks/round_trips.py: its arithmetic, bad input, and one run.
@@ -193,8 +196,8 @@ def test_a_call_lasts_from_the_last_start_to_the_last_end():
 
 
 def test_bad_input_of_the_round_trips_is_refused():
-    assert "one on each" in run("round_trips.py", "--ranks", 17, status=2)
-    assert "above 0 ms" in run("round_trips.py", "--rtt", "50,0", status=2)
+    assert "one on each" in refusal(round_trips.parse, "--ranks", 17)
+    assert "above 0 ms" in refusal(round_trips.parse, "--rtt", "50,0")
 
 
 @pytest.mark.long
@@ -222,9 +225,9 @@ def test_the_limit_is_the_quicker_of_one_and_eight_connections():
 
 
 def test_bad_input_of_the_fat_pipes_is_refused():
-    assert "--loss: from 0 to below 1" in run("fat_pipes.py", "--loss", 1, status=2)
-    assert "--rtt: 0 ms or more" in run("fat_pipes.py", "--rtt", -1, status=2)
-    assert "'fast' (allowed here: " in run("fat_pipes.py", "--congestion", "fast", status=2)
+    assert "--loss: from 0 to below 1" in refusal(fat_pipes.parse, "--loss", 1)
+    assert "--rtt: 0 ms or more" in refusal(fat_pipes.parse, "--rtt", -1)
+    assert "'fast' (allowed here: " in refusal(fat_pipes.parse, "--congestion", "fast")
 
 
 @pytest.mark.long
@@ -280,9 +283,9 @@ def test_a_host_vanishes_and_the_others_go_on(tmp_path):
 
 
 def test_bad_input_of_elastic_is_refused():
-    assert "3 ranks do not divide evenly over 2" in run("elastic.py", "hosts", "--ranks", 3, "--hosts", 2, status=2)
-    assert "'mpi' is none of ringdp, restart" in run("elastic.py", "deaths", "--systems", "mpi", status=2)
-    assert "--micro-batches is 2, must be at least 4" in run("elastic.py", "price", "--micro-batches", 2, status=2)
+    assert "3 ranks do not divide evenly over 2" in refusal(elastic.parse, "hosts", "--ranks", 3, "--hosts", 2)
+    assert "'mpi' is none of ringdp, restart" in refusal(elastic.parse, "deaths", "--systems", "mpi")
+    assert "--micro-batches is 2, must be at least 4" in refusal(elastic.parse, "price", "--micro-batches", 2)
 
 
 # benchmarks/ledger.py: its arithmetic, bad input, and one run.
@@ -317,8 +320,8 @@ def test_what_must_hold_in_shared_memory():
 
 
 def test_bad_input_of_the_ledger_is_refused():
-    assert "above 0 Gb/s" in run("ledger.py", "--rates", "1,0", status=2)
-    assert "--blocks is 1, must be at least 2" in run("ledger.py", "--blocks", 1, status=2)
+    assert "above 0 Gb/s" in refusal(ledger.parse, "--rates", "1,0")
+    assert "--blocks is 1, must be at least 2" in refusal(ledger.parse, "--blocks", 1)
 
 
 @pytest.mark.long
@@ -348,6 +351,7 @@ def test_a_step_with_leaves_is_compared_with_its_round():
 # benchmarks/zero.py, zero_memory.py and zero_step.py from end to end on tiny models; their arithmetic and checks.
 
 
+@pytest.mark.long
 def test_every_stage_races_torchs_program_and_ends_with_the_same_bits(tmp_path):
     out = tmp_path / "r.json"
     tiny = ("--rounds", 2, "--layers", 2, "--width", 48, "--rows", 4)
@@ -382,8 +386,8 @@ def test_a_bar_is_held_from_its_value_on():
 
 
 def test_bad_input_of_zero_is_refused():
-    assert "--stages has '4'" in run("zero.py", "--stages", "1,4", status=2)
-    assert "do not divide evenly" in run("zero.py", "--ranks", 3, "--hosts", 2, status=2)
+    assert "--stages has '4'" in refusal(zero.parse, "--stages", "1,4")
+    assert "do not divide evenly" in refusal(zero.parse, "--ranks", 3, "--hosts", 2)
 
 
 def test_a_run_reports_memory_bytes_sent_and_bits(tmp_path):
@@ -403,8 +407,8 @@ def test_stages_are_compared_where_they_have_the_same_sums():
 
 
 def test_bad_input_of_zero_memory_is_refused():
-    assert "--stages is '0,4'" in run("zero_memory.py", "--stages", "0,4", status=2)
-    assert "--ranks is 1, must be at least 2" in run("zero_memory.py", "--ranks", 1, status=2)
+    assert "--stages is '0,4'" in refusal(zero_memory.parse, "--stages", "0,4")
+    assert "--ranks is 1, must be at least 2" in refusal(zero_memory.parse, "--ranks", 1)
 
 
 @pytest.mark.parametrize("n", [1, 2, 3, 4, 8])
@@ -495,5 +499,5 @@ def test_a_ratio_is_the_median_of_those_of_the_rounds():
 
 
 def test_bad_input_of_zero_step_is_refused():
-    assert "--rounds is 0" in run("zero_step.py", "--rounds", 0, status=2)
-    assert "more than --parameters 3" in run("zero_step.py", "--parameters", 3, status=2)
+    assert "--rounds is 0" in refusal(zero_step.parse, "--rounds", 0)
+    assert "more than --parameters 3" in refusal(zero_step.parse, "--parameters", 3)

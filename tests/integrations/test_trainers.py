@@ -100,7 +100,9 @@ CHECKS = {
 }
 
 
-@pytest.mark.parametrize("program", ["lightning", "accelerate", pytest.param("transformers", marks=pytest.mark.long)])
+@pytest.mark.parametrize(
+    "program", ["accelerate", *(pytest.param(name, marks=pytest.mark.long) for name in ("lightning", "transformers"))]
+)
 def test_a_trainer_has_gloos_numbers_and_its_run_is_recorded(ranks_of, tmp_path, program):
     way, check = CHECKS[program]
     found = ranks_of(program, "none", "line", way, "as-gloo")

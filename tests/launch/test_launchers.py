@@ -43,6 +43,7 @@ def test_torchrun(run_warm, world):
     assert f"gradient {[mean] * 3} over ringdp" in result.stdout
 
 
+@pytest.mark.long
 def test_ranks_of_different_user_namespaces_use_tcp(run_python):
     """As in rootless containers that share the network: the kernel lets them pass no memory to each other."""
     alone = ["unshare", "--user", "--map-root-user"]

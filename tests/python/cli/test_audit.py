@@ -52,6 +52,7 @@ def test_a_forgotten_set_epoch_with_a_picture_and_records_to_judge_again(audited
     assert any("no backward pass came between its draws" in sentence for sentence in report["not_judged"])
 
 
+@pytest.mark.long
 def test_a_good_job_keeps_its_own_status(audited):
     result = audited(["--fail"], "good", "1")
     assert result.returncode == 1 and "no problems" in result.stdout, result.stderr
@@ -65,6 +66,7 @@ def test_a_good_job_with_micro_batches(audited):
     assert result.stdout.splitlines()[-1].startswith("no problems in 6 steps of micro-batches; writing it down took")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("fault", "status", "check", "says"),
     [

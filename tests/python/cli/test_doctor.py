@@ -58,7 +58,7 @@ def checks(report):
 
 
 def test_a_clean_job_has_no_finding(examined):
-    report = examined([], "stock", "ringdp", *RULE, launcher=TORCHRUN)
+    report = examined([], "stock", "ringdp", *RULE)
     assert report["findings"] == []
     assert report["world"] == 2 and report["steps"] >= 30
 
@@ -121,12 +121,13 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("how", "said"),
     [
         ("raise ValueError('no such sample')", "no such sample"),
-        pytest.param("os._exit(3)", "exit code 3", marks=pytest.mark.long),
-        pytest.param("os.kill(os.getpid(), 9)", "signal SIGKILL", marks=pytest.mark.long),
+        ("os._exit(3)", "exit code 3"),
+        ("os.kill(os.getpid(), 9)", "signal SIGKILL"),
     ],
 )
 def test_a_spawned_rank_that_dies_is_a_finding(run_warm, tmp_path, how, said):

@@ -20,6 +20,7 @@ def no_rank(monkeypatch):
         monkeypatch.delenv(name, raising=False)
 
 
+@pytest.mark.long
 def test_ranks_die_and_the_bits_are_those_of_one_process(capfd, tmp_path, monkeypatch):
     monkeypatch.setenv("RINGDP_TRACE", str(tmp_path))
     assert survive.main(["--nproc", "2", "--steps", "30", "--kills", "1", "--json"]) == 0

@@ -60,6 +60,7 @@ def test_predict_says_which_pay(tmp_path, monkeypatch):
         PREDICT.ask({"calibration": file, "compress": "int9"})
 
 
+@pytest.mark.long
 def test_check_puts_both_side_by_side():
     answer = CHECK.ask({"model": "mlp", "micro_batch": "2", "ranks": "2", "steps": "2", "compress": "int8"})
     ((ranks, name, predicted_share, share, predicted, took, ratio, *_),) = answer.tables[1].rows
