@@ -149,7 +149,7 @@ const std::vector<SettingRow>& setting_table() {
        "how long a wait polls before it sleeps (at most 15 where ranks outnumber cores)"},
       {"late_ms", "RINGDP_LATE_MS", "0", "0, 10..86400000",
        "a rank that keeps others waiting this long is reported; 0: one whose process is stopped within a second, "
-       "others after 10 s or 20 times what that call usually waits, once for each call"},
+       "others after 10 s or 20 times what that call usually waits, whichever is longer, once for each call"},
       {"unreachable_ms", "RINGDP_UNREACHABLE_MS", "5000", "100..86400000",
        "TCP data not acknowledged for this long: the peer is lost, at most a second later"},
       {"one_shot_bytes_of_two", "RINGDP_ONE_SHOT_BYTES_OF_TWO", "131072", kBytes,
