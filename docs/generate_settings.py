@@ -27,8 +27,8 @@ DistBackendError: InvalidArgument: invalid value 'random' for order (expected on
 SECTIONS = (
     (
         "Of a group",
-        "All must be the same on every rank, and a difference is an error; but the interface, the TLS files and the three times"
-        "\nmay differ.",
+        "All must be the same on every rank, and a difference is an error; but the interface, the TLS files and the "
+        "three times\nmay differ.",
         lambda row, fields: row["field"] and row["field"] not in fields,
     ),
     (

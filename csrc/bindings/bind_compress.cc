@@ -30,16 +30,17 @@ void check_flat(const at::Tensor& tensor, at::ScalarType dtype, const char* name
                     "codes: ", name, " must be a contiguous tensor of ", dtype, " on the CPU");
 }
 
-at::Tensor encode_codes(const std::string& name, const at::Tensor& values, const std::optional<at::Tensor>& owed,
+at::Tensor encode_codes(const std::string& name, const at::Tensor& values, const std::optional<at::Tensor>& residuals,
                         int64_t blocks) {
   const Code code = code_named(name);
   check_flat(values, at::kFloat, "values");
-  if (owed) check_flat(*owed, at::kFloat, "owed");
-  TORCH_CHECK_VALUE(!owed || owed->numel() == values.numel(), "codes: ", values.numel(), " values, and as many owed");
+  if (residuals) check_flat(*residuals, at::kFloat, "residuals");
+  TORCH_CHECK_VALUE(!residuals || residuals->numel() == values.numel(), "codes: ", values.numel(),
+                    " values, and as many residuals");
   const backend::ReleaseGil release;
   at::Tensor encoded = at::empty({blocks, kernels::code_block_bytes(code)}, at::kByte);
-  kernels::encode_owing(code, values.const_data_ptr<float>(), owed ? owed->mutable_data_ptr<float>() : nullptr,
-                        values.numel(), static_cast<std::byte*>(encoded.mutable_data_ptr()), blocks);
+  kernels::encode(code, values.const_data_ptr<float>(), residuals ? residuals->mutable_data_ptr<float>() : nullptr,
+                  values.numel(), static_cast<std::byte*>(encoded.mutable_data_ptr()), blocks);
   return encoded;
 }
 
@@ -63,7 +64,7 @@ void bind_compress(py::module_& m) {
   m.def(
       "code_block_bytes", [](const std::string& name) { return kernels::code_block_bytes(code_named(name)); },
       py::arg("code"));
-  m.def("encode_codes", &encode_codes, py::arg("code"), py::arg("values"), py::arg("owed"), py::arg("blocks"));
+  m.def("encode_codes", &encode_codes, py::arg("code"), py::arg("values"), py::arg("residuals"), py::arg("blocks"));
   m.def("decode_codes", &decode_codes, py::arg("code"), py::arg("encoded"));
 }
 

@@ -28,8 +28,8 @@ bool is_nan(const std::byte* encoded) {
 
 }  // namespace
 
-void encode_owing_with(const Codec& codec, Code code, const float* values, float* owed, int64_t count,
-                       std::byte* encoded, int64_t blocks) {
+void encode_with(const Codec& codec, Code code, const float* values, float* residuals, int64_t count,
+                 std::byte* encoded, int64_t blocks) {
   const int64_t block = code_block(code);
   check(count, blocks, block);
   alignas(64) float sums[kMostElements], decoded[kMostElements];
@@ -37,11 +37,11 @@ void encode_owing_with(const Codec& codec, Code code, const float* values, float
     const int64_t begin = std::min(i * block, count), n = std::min(block, count - begin);
     std::copy_n(values + begin, n, sums);
     std::fill(sums + n, sums + block, 0.0f);
-    if (owed == nullptr) {
+    if (residuals == nullptr) {
       codec.encode_code(code, sums, encoded);
       continue;
     }
-    float* const rest = owed + begin;
+    float* const rest = residuals + begin;
     for (int64_t k = 0; k < n; ++k) sums[k] += rest[k];
     codec.encode_code(code, sums, encoded);
     if (is_nan(encoded)) {
@@ -65,8 +65,8 @@ void decode_with(const Codec& codec, Code code, const std::byte* encoded, int64_
   }
 }
 
-void encode_owing(Code code, const float* values, float* owed, int64_t count, std::byte* encoded, int64_t blocks) {
-  encode_owing_with(supported_instruction_sets().front().codec, code, values, owed, count, encoded, blocks);
+void encode(Code code, const float* values, float* residuals, int64_t count, std::byte* encoded, int64_t blocks) {
+  encode_with(supported_instruction_sets().front().codec, code, values, residuals, count, encoded, blocks);
 }
 
 void decode(Code code, const std::byte* encoded, int64_t blocks, float* values) {

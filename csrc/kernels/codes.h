@@ -8,8 +8,8 @@
 //              elements that are not 0; magnitudes are added up half by half: [0, n/2) + [n/2, n), and so on
 // A block that holds an infinity or a NaN, or whose magnitudes add up to infinity, decodes to NaN as a whole.
 //
-// Error feedback (arXiv 1809.07599, 1901.09847): what the codes of a step leave out is owed, and added to the values of
-// the next one. Nothing is owed of a block that is NaN.
+// Error feedback (arXiv 1809.07599, 1901.09847): what the codes of a step leave out, the residual, is added to the
+// values of the next one. A block that is NaN leaves none.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -29,10 +29,10 @@ constexpr int64_t code_block_bytes(Code code) {
   return static_cast<int64_t>(sizeof(float)) + codes;
 }
 
-// `count` floats in `blocks` blocks, code_block_bytes() each; further blocks are those of zeros. `owed`: as many
+// `count` floats in `blocks` blocks, code_block_bytes() each; further blocks are those of zeros. `residuals`: as many
 // floats, which are added, and become what the codes leave out; or null: no feedback. Buffers do not overlap.
 // Thread-safe. InvalidArgument: a negative count, or one that the blocks cannot hold; nothing is written then.
-void encode_owing(Code code, const float* values, float* owed, int64_t count, std::byte* encoded, int64_t blocks);
+void encode(Code code, const float* values, float* residuals, int64_t count, std::byte* encoded, int64_t blocks);
 
 // Whole blocks. Thread-safe. InvalidArgument: a negative number of them.
 void decode(Code code, const std::byte* encoded, int64_t blocks, float* values);

@@ -99,8 +99,8 @@ const Codec& avx512_codec();
 // `encode` and `decode` on chosen kernels: what the tests of one instruction set call.
 void encode_with(const Codec& codec, WireType wire, DType dtype, const void* src, void* encoded, int64_t count);
 void decode_with(const Codec& codec, WireType wire, DType dtype, const void* encoded, void* dst, int64_t count);
-void encode_owing_with(const Codec& codec, Code code, const float* values, float* owed, int64_t count,
-                       std::byte* encoded, int64_t blocks);
+void encode_with(const Codec& codec, Code code, const float* values, float* residuals, int64_t count,
+                 std::byte* encoded, int64_t blocks);
 void decode_with(const Codec& codec, Code code, const std::byte* encoded, int64_t blocks, float* values);
 
 // --- optimizer steps ---

@@ -634,8 +634,8 @@ def code_block(code: str) -> int:
 def code_block_bytes(code: str) -> int:
     """Its bytes."""
 
-def encode_codes(code: str, values: Tensor, owed: Tensor | None, blocks: int) -> Tensor:
-    """Float32 as codes, uint8 [blocks, bytes]; what they leave out of values + owed becomes `owed`."""
+def encode_codes(code: str, values: Tensor, residuals: Tensor | None, blocks: int) -> Tensor:
+    """Float32 as codes, uint8 [blocks, bytes]; what they leave out of values + residuals becomes the residuals."""
 
 def decode_codes(code: str, encoded: Tensor) -> Tensor:
     """The inverse, float32 [blocks, elements]."""

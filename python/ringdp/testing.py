@@ -70,8 +70,8 @@ def one_process(
         its micro-batches (as under no_sync), then the partial sums are folded once.
     seeds: one torch seed per rank, for dropout. Default: every rank starts from the caller's RNG state.
     on_gradients(step): called with the mean gradients in place, before the optimizer (clipping, schedules).
-    compress: as for the wrapper: what is left out of gradients and means is owed. Not with micro_batches, weights,
-        sync_each or divide="first".
+    compress: as for the wrapper: what is left out of gradients and means is added to the next. Not with
+        micro_batches, weights, sync_each or divide="first".
 
     Returns each step's loss, summed over micro-batches and divided as the gradients are.
     A parameter that only some ranks use gets the fold of their gradients; the grad of one that none uses stays None.
@@ -173,16 +173,16 @@ def _both(left: Gradients, right: Gradients) -> Gradients:
 class LocalRun:
     """What one_process_local leaves.
 
-    models, optimizers: of each worker. outer, momentum: float32, by parameter. owed: what codes have left out, flat, by
-    fragment; of each worker, and at the end of the means. on_the_way: means, flat, of fragments that have not arrived.
-    losses: of each step, the mean over workers; of a log, of each of its outer steps, over all steps that are in it.
+    models, optimizers: of each worker. outer, momentum: float32, by parameter. residuals: what codes have left out,
+    flat, by fragment; of each worker, and at the end of the means. on_the_way: means, flat, of fragments that have not
+    arrived. losses: of each step, the mean over workers; of a log, of each of its outer steps, over all steps in it.
     """
 
     models: list[nn.Module]
     optimizers: list[list[Optimizer]]
     outer: Gradients
     momentum: Gradients
-    owed: list[list[Tensor]]
+    residuals: list[list[Tensor]]
     on_the_way: dict[int, Tensor] = field(default_factory=dict)
     losses: list[float] = field(default_factory=list)
 
@@ -312,7 +312,7 @@ def _begun(model: nn.Module, inner: Callable[..., Any], workers: int, parts: Seq
     run.outer = _outer_of(run)
     run.momentum = {name: torch.zeros_like(value) for name, value in run.outer.items()}
     sizes = [sum(run.outer[name].numel() for name in part) for part in parts]
-    run.owed = [[torch.zeros(size) for size in sizes] for _ in range(workers + 1)]
+    run.residuals = [[torch.zeros(size) for size in sizes] for _ in range(workers + 1)]
     return run
 
 
@@ -334,10 +334,10 @@ def _mean_walked(run: LocalRun, number: int, begun: Mapping[int, Gradients], com
     for worker, outer in begun.items():
         own = run.trained(worker)
         ways = [outer[name].to(own[name].dtype).float() - own[name].detach().float() for name in outer]
-        sent.append(_sent(torch.cat([way.flatten() for way in ways]), run.owed[worker][number], compress))
+        sent.append(_sent(torch.cat([way.flatten() for way in ways]), run.residuals[worker][number], compress))
     mean = _tree(sent, operator.add) / len(sent)
     mean[mean.isnan()] = math.nan
-    return _sent(mean, run.owed[workers][number], compress, workers)
+    return _sent(mean, run.residuals[workers][number], compress, workers)
 
 
 def _step_outside(
@@ -377,7 +377,7 @@ def _sent(values: Tensor, lost: Tensor, compress: str | None, workers: int = 1) 
     wanted = values + lost
     blocks = wanted.split(4096 if compress == "topk-2bit" else 256)
     arrives = torch.cat([_coded(block, compress, workers) for block in blocks])
-    lost.copy_((wanted - arrives).nan_to_num(0.0, 0.0, 0.0))  # nothing is owed of what is not finite
+    lost.copy_((wanted - arrives).nan_to_num(0.0, 0.0, 0.0))  # there is no residual of what is not finite
     return arrives
 
 

@@ -61,7 +61,7 @@ def test_a_rank_that_dies_in_a_round_costs_no_bit(local_job, point, victim, name
     for (recovery,) in recoveries:
         assert (recovery.epoch, set(recovery.members)) == (1, {0, 1, 2} - {victim})
         assert len(recovery.sources) in (2, 3) and {*recovery.sources.values()} == {MEMORY}
-        assert recovery.cause and recovery.owed_lost == 0
+        assert recovery.cause and recovery.residuals_lost == 0
     if point == "after the meeting":
         assert {recovery.step for (recovery,) in recoveries} == {8}
     elif point in ("in a step", "before the exchange", "before the vote"):
@@ -183,7 +183,7 @@ def test_a_host_that_dies_without_copies_costs_bits_and_is_said(local_job):
     outcomes = made.wait()
     assert [outcome.error for outcome in outcomes] == ["", ""]
     for _, (recovery,) in (outcome.value for outcome in outcomes):
-        assert recovery.sources == dict.fromkeys((5, 6, 7), OUTER) and recovery.owed_lost > 0
+        assert recovery.sources == dict.fromkeys((5, 6, 7), OUTER) and recovery.residuals_lost > 0
         assert f"workers 5, 6, 7 from {OUTER}" in recovery.line()
 
 

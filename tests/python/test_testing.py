@@ -371,7 +371,7 @@ def test_steps_alone_are_streaming_diloco_by_hand():
 
 
 def test_codes_lose_nothing_but_time():
-    """What arrived and what is owed is what was walked; without codes it is the same but for rounding."""
+    """What arrived and the residual is what was walked; without codes it is the same but for rounding."""
     runs = {}
     for compress in NAMES:
         model = make()[0]

@@ -199,7 +199,7 @@ def holder_of(model: nn.Module | Holder, optimizer: Optimizer | HasHolder | Hold
     """The holder of the model and optimizer that were given to save or load on this rank.
 
     A model or an optimizer that is a Holder itself speaks for itself; a sharded optimizer for the parameters too. With
-    what a wrapper with compress=... owes.
+    the residuals of a wrapper with compress=...
     """
     holder = _holder_of(model, optimizer, rank)
     if holder is model:

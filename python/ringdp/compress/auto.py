@@ -1,6 +1,6 @@
 """compress="auto:int8": gradients are compressed as long as that makes steps shorter. Rank 0 measures, and decides.
 
-In a probe, steps that are compressed and steps that are not take turns; what is owed waits for the next one that is.
+In a probe, steps that are compressed and steps that are not take turns; residuals wait for the next one that is.
 Before a longer time without compression it is sent whole, once. Decisions are taken between steps, and are all that
 bits depend on: they are a value (`ddp.ledger().decisions`), are kept in checkpoints, and can be given to another run.
 """
@@ -30,7 +30,7 @@ _WARM_UP = 2  # steps of a probe that do not count
 
 
 class Kind(enum.Enum):
-    """A step is compressed, averaged as without compression, or averaged in float32 with all that is owed."""
+    """A step is compressed, averaged as without compression, or averaged in float32 with all that is residuals."""
 
     CODED = "coded"
     WHOLE = "whole"

@@ -7,8 +7,8 @@
     topk-2bit    the same of larger blocks, as their places, signs, and one of two magnitudes (SparseLoCo)
 
 Nothing is random, and nothing depends on the instruction set, so that equal values have equal codes on every rank. What
-codes leave out is owed, and added to the next values (error feedback, arXiv 1809.07599, 1901.09847). Values that are
-not finite arrive as such, or make their whole block NaN; nothing is owed of them.
+codes leave out, the residual, is added to the next values (error feedback, arXiv 1809.07599, 1901.09847). Values that
+are not finite arrive as such, or make their whole block NaN; they leave no residual.
 """
 
 from __future__ import annotations
@@ -45,13 +45,13 @@ class Codec(ABC):
     def decode(self, encoded: Tensor) -> Tensor:
         """The inverse, but for what was left out."""
 
-    def encode_owing(self, values: Tensor, owed: Tensor | None, blocks: int) -> Tensor:
-        """Encodes flat values + owed, in so many blocks; what the codes leave out of them becomes `owed`, in place."""
-        if owed is None:
+    def encode_with_feedback(self, values: Tensor, residuals: Tensor | None, blocks: int) -> Tensor:
+        """Encodes flat values + residuals, in so many blocks; the residuals become what the codes leave out."""
+        if residuals is None:
             return self.encode(in_blocks(values, blocks, self.block))
-        values = values + owed
+        values = values + residuals
         encoded = self.encode(in_blocks(values, blocks, self.block))
-        torch.sub(values, self.decode(encoded).flatten()[: len(values)], out=owed).nan_to_num_(0.0, 0.0, 0.0)
+        torch.sub(values, self.decode(encoded).flatten()[: len(values)], out=residuals).nan_to_num_(0.0, 0.0, 0.0)
         return encoded
 
 
@@ -100,9 +100,9 @@ class Coded(Codec):
         """Codes times scales."""
         return _C.decode_codes(self.kind, encoded.contiguous())
 
-    def encode_owing(self, values: Tensor, owed: Tensor | None, blocks: int) -> Tensor:
+    def encode_with_feedback(self, values: Tensor, residuals: Tensor | None, blocks: int) -> Tensor:
         """In one pass."""
-        return _C.encode_codes(self.kind, values.contiguous(), owed, blocks)
+        return _C.encode_codes(self.kind, values.contiguous(), residuals, blocks)
 
 
 @dataclass(frozen=True)

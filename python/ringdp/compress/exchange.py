@@ -4,7 +4,7 @@ Workers are those of DiLoCo, or the ranks themselves. Each rank owns one part of
 way the owners receive what the workers contribute, and sum it in float32: along the tree over workers' numbers that
 `micro_batches=M` uses, or in the order of these numbers. In the second half all ranks receive the means. In float32 and
 along the tree a rank sends the sums of subtrees all of whose workers it plays; codes travel as they are, by worker, as
-sums of codes would depend on who plays whom. Means are encoded, too, and what that leaves out is owed by their owner.
+sums of codes would depend on who plays whom. Means are encoded, too, and their owner keeps the residual.
 """
 
 from __future__ import annotations
@@ -127,23 +127,23 @@ class Exchange:
         elements: int,
         contribution: Callable[[int], Tensor],
         *,
-        owed: Mapping[int, Tensor],
-        owed_means: Tensor | None,
+        residuals: Mapping[int, Tensor],
+        mean_residuals: Tensor | None,
         device: torch.device | None = None,
         sum_of: Callable[[int, int, Callable[[int, int], Tensor | None]], Tensor] = tree_sum,
         shards: Shards | None = None,
     ) -> None:
         """contribution(worker): float32 [elements], of each worker of this rank.
 
-        owed, owed_means: what earlier codes have left out, by worker and of the shard of means that this rank owns;
-        they change in place. Nothing ({}, None) for float32. device: needed where a rank may have no worker; of the
-        contributions. sum_of: sum_in_order only where each rank is one worker. shards: None: equal ones. Others are for
-        own_means(), as send_means() sends equally much of each rank.
+        residuals, mean_residuals: what earlier codes have left out, by worker and of the shard of means that this rank
+        owns; they change in place. Nothing ({}, None) for float32. device: needed where a rank may have no worker; of
+        the contributions. sum_of: sum_in_order only where each rank is one worker. shards: None: equal ones. Others
+        are for own_means(), as send_means() sends equally much of each rank.
         """
         self._group, self._allotment, self._codecs = group, allotment, codecs
         self._shards = shards or allotment.shards(elements)
         self._rank = group.rank() if group is not None else 0
-        self._owed_means, self._sum_of = owed_means, sum_of
+        self._mean_residuals, self._sum_of = mean_residuals, sum_of
         self.waited_s = 0.0  # for other ranks and links
         cuts = self._shards.cuts
 
@@ -153,7 +153,7 @@ class Exchange:
         codec, rows = codecs.contributions, []
         for begin, end in allotment.nodes(self._rank, codecs):
             total = tree_sum(begin, end, of_one)
-            rows.append(codec.encode_owing(total, owed.get(begin), cuts[-1]))
+            rows.append(codec.encode_with_feedback(total, residuals.get(begin), cuts[-1]))
         nothing = torch.empty(0, codec.block_bytes, dtype=torch.uint8, device=device)
         parts = (row[begin:end] for begin, end in pairwise(cuts) for row in rows)
         sent = torch.cat([nothing, *parts])  # by owner, then row
@@ -209,7 +209,7 @@ class Exchange:
         mean = (self._sum_of(0, allotment.workers, received) / allotment.workers).flatten()[:length]
         mean.masked_fill_(mean.isnan(), math.nan)  # its sign and payload depend on the machine
         self._received = None
-        return self._codecs.means.encode_owing(mean, self._owed_means, blocks)
+        return self._codecs.means.encode_with_feedback(mean, self._mean_residuals, blocks)
 
     def _wait(self) -> None:
         if self._work is not None:

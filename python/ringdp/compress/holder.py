@@ -1,7 +1,7 @@
-"""What a wrapper with compress=... owes, in checkpoints: by rank, as another number of ranks would owe something else.
+"""Residuals of a wrapper with compress=..., in checkpoints: by rank, as another number of ranks would have others.
 
-compression: owed by rank 3   of that rank's gradients, by parameter
-compression: owed of means    flat, of each rank the part that it owns
+compression: residuals of rank 3   of that rank's gradients, by parameter
+compression: residuals of means    flat, of each rank the part that it owns
 compression: factor           of PowerSGD
 """
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from ringdp.compress.hook import Compression
 
 PREFIX = "compression: "
-_FACTOR, _OF_MEANS = PREFIX + "factor", PREFIX + "owed of means"
+_FACTOR, _OF_MEANS = PREFIX + "factor", PREFIX + "residuals of means"
 _SETTINGS = "compression"
 
 
@@ -35,11 +35,11 @@ class CompressionToo:
         if (own := self._compression) is None:
             return
         counts = {name: parameter.numel() for parameter, name in own.names.items()}
-        for name, owed in own.means.owed.of_rank.items():
-            yield whole(self._of_rank(own.rank), name, owed)
-        for name, (offset, owed) in own.means.owed.of_means.items():
-            if len(owed):
-                yield Piece(_OF_MEANS, name, (counts[name],), offset, owed)
+        for name, residuals in own.means.residuals.of_rank.items():
+            yield whole(self._of_rank(own.rank), name, residuals)
+        for name, (offset, residuals) in own.means.residuals.of_means.items():
+            if len(residuals):
+                yield Piece(_OF_MEANS, name, (counts[name],), offset, residuals)
         for name, factor in own.means.factors.items():
             yield whole(_FACTOR, name, factor)
 
@@ -71,7 +71,7 @@ class CompressionToo:
                 yield Stretch(spec, 0, spec.elements)
 
     def adopt(self, pieces: Sequence[Piece], settings: Mapping[str, Any]) -> None:
-        """Of both; without a state of a compression nothing is owed."""
+        """Of both; without a state of a compression nothing is residuals."""
         self._holder.adopt([piece for piece in pieces if not piece.kind.startswith(PREFIX)], settings)
         if (own := self._compression) is None:
             return
@@ -79,13 +79,13 @@ class CompressionToo:
         for piece in pieces:
             if piece.kind.startswith(PREFIX):
                 found.setdefault(piece.kind, {})[piece.name] = piece.tensor.view(piece.shape)
-        owed = own.means.owed
-        owed.of_rank = found.get(self._of_rank(own.rank), {})
-        owed.of_means = {name: (0, flat) for name, flat in found.get(_OF_MEANS, {}).items()}
+        residuals = own.means.residuals
+        residuals.of_rank = found.get(self._of_rank(own.rank), {})
+        residuals.of_means = {name: (0, flat) for name, flat in found.get(_OF_MEANS, {}).items()}
         own.means.factors = found.get(_FACTOR, {})
         facts = settings.get(_SETTINGS, {"steps": 0, "decisions": []})
         own.restore(facts["steps"], facts["decisions"])
 
     @staticmethod
     def _of_rank(rank: int) -> str:
-        return f"{PREFIX}owed by rank {rank}"
+        return f"{PREFIX}residuals of rank {rank}"

@@ -175,9 +175,9 @@ class Compression:
         return found
 
     def _norms_of(self, means: dict[str, Part]) -> tuple[float, float]:
-        """Of means, as far as this rank has them, and of what it owes of the same elements."""
-        owed = self.means.owed.of_rank
-        parts = [owed[name].flatten()[first:][: len(v)] for name, (first, v) in means.items() if name in owed]
+        """Of means, as far as this rank has them, and of its residuals of the same elements."""
+        residuals = self.means.residuals.of_rank
+        parts = [residuals[name].flatten()[first:][: len(v)] for name, (first, v) in means.items() if name in residuals]
         return norm(values for _, values in means.values()), norm(parts)
 
     def ledger(self, exposed: float) -> Ledger:

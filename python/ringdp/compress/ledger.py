@@ -13,15 +13,15 @@ from ringdp.text.units import byte_size, counted, seconds
 class Norms:
     """Of one bucket, on this rank, in one step: some steps have them.
 
-    meant: of what was to be sent: gradients, and what was owed. error: of what codes have left out of that. mean, owed:
-    of the mean, and of what this rank owes after the step; at stage 2 both of its shard.
+    meant: of what was to be sent: gradients and residuals. error: of what codes have left out of that. mean, residual:
+    of the mean, and of what this rank adds to the next step's gradients; at stage 2 both of its shard.
     """
 
     step: int
     meant: float
     error: float
     mean: float
-    owed: float
+    residual: float
 
 
 @dataclass(frozen=True)
@@ -78,20 +78,21 @@ class Ledger:
 
     def __str__(self) -> str:
         title = f"{self.method} among {counted(self.ranks, 'rank')}, after {counted(self.steps, 'step')}"
-        heads = (
-            f"{'bucket':>6}{'float32':>12}{'sent':>12}{'':>9}{'codes':>11}{'way':>11}{'error':>9}{'owed / mean':>13}"
-        )
+        heads = f"{'bucket':>6}{'float32':>12}{'sent':>12}{'':>9}{'codes':>11}{'way':>11}{'error':>9}{'residual':>10}"
         lines = [title, heads]
         for entry in (*self.buckets, self._total()):
             part = _ratio(entry.bytes_sent, entry.bytes_whole, 9, 4)
-            error, owed = _ratio(entry.error, entry.meant, 9, 4), _ratio(entry.norms.owed, entry.norms.mean, 13, 2)
+            error, residual = (
+                _ratio(entry.error, entry.meant, 9, 4),
+                _ratio(entry.norms.residual, entry.norms.mean, 10, 2),
+            )
             name = "all" if entry.bucket < 0 else str(entry.bucket)
             lines.append(
                 f"{name:>6}{byte_size(entry.bytes_whole):>12}{byte_size(entry.bytes_sent):>12}{part}"
-                f"{seconds(entry.codes):>11}{seconds(entry.way):>11}{error}{owed}"
+                f"{seconds(entry.codes):>11}{seconds(entry.way):>11}{error}{residual}"
             )
         if self.buckets:
-            lines.append(f"error, and what is owed: of step {self.buckets[0].norms.step}")
+            lines.append(f"error, and residual / mean: of step {self.buckets[0].norms.step}")
         lines.append(f"exposed in the latest step: {seconds(self.exposed)}")
         lines += [f"from step {step} on: {mode}" for step, mode in self.decisions]
         return "\n".join(lines)
@@ -103,7 +104,7 @@ class Ledger:
         codes, way = (sum(getattr(entry, name) for entry in self.buckets) for name in ("codes", "way"))
         norms = (
             math.hypot(*(getattr(entry.norms, name) for entry in self.buckets))
-            for name in ("meant", "error", "mean", "owed")
+            for name in ("meant", "error", "mean", "residual")
         )
         return Entry(-1, *sums, codes, way, Norms(0, *norms))
 

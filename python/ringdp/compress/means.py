@@ -1,7 +1,7 @@
 """Means of gradients over the ranks of a group, of which less is sent; equal on all ranks.
 
 The bits do not depend on buckets, as each parameter is compressed by itself. They do depend on the number of ranks:
-what a rank owes is its own. played.py is the definition.
+residuals are a rank's own. played.py is the definition.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Owners = Sequence[Mapping[str, range]]  # by rank: the elements that it owns of 
 
 
 @dataclass
-class Owed:
+class Residuals:
     """What was left out so far, by parameter. of_rank: of its gradients, flat. of_means: of the part that it owns."""
 
     of_rank: dict[str, Tensor] = field(default_factory=dict)
@@ -36,7 +36,7 @@ class Owed:
 
 @dataclass
 class Sent:
-    """Norms of what a rank meant to send, its gradients and what it owed, and of what codes have left out of that."""
+    """Norms of what a rank meant to send, gradients and residuals, and of what codes have left out of that."""
 
     meant: float = 0.0
     error: float = 0.0
@@ -50,7 +50,7 @@ class Means(Protocol):
     sent: becomes what it says, of this call.
     """
 
-    owed: Owed
+    residuals: Residuals
     waited_s: float
     factors: dict[str, Tensor]
 
@@ -60,7 +60,7 @@ class Means(Protocol):
         """In step `step`, 0, 1, ..., of these parameters, in float32: what this rank needs, or more. Collective."""
 
     def settling(self, gradients: Named, owners: Owners | None = None) -> dict[str, Part]:
-        """The same, whole, with all that is owed of them; nothing is, then. Collective."""
+        """The same, whole, with all their residuals, which are zero then. Collective."""
 
     def bytes_sent(self, shapes: Mapping[str, torch.Size], step: int, owners: Owners | None = None) -> int:
         """By a rank to others."""
@@ -117,17 +117,17 @@ class _Place:
         self.waited_s = 0.0
 
     def mean(
-        self, values: Tensor, owed: Tensor | None, owed_means: Tensor | None, shards: Shards | None = None
+        self, values: Tensor, residuals: Tensor | None, mean_residuals: Tensor | None, shards: Shards | None = None
     ) -> tuple[int, Tensor]:
-        """Of flat values; with shards only what this rank owns, and where it begins. What is owed changes in place."""
+        """Of flat values; with shards only what this rank owns, and where it begins. Residuals change in place."""
         exchange = Exchange(
             self.group,
             self.allotment,
             self.codecs,
             len(values),
             lambda _: values,
-            owed={} if owed is None else {self.rank: owed},
-            owed_means=owed_means,
+            residuals={} if residuals is None else {self.rank: residuals},
+            mean_residuals=mean_residuals,
             sum_of=sum_in_order,
             shards=shards,
         )
@@ -149,7 +149,7 @@ class CodedMeans:
         codecs = method.codecs(ranks)
         self._place, self._feedback = _Place(group, codecs), method.feedback
         self._whole = _Place(group, codecs.exact)
-        self.owed, self.factors = Owed(), {}
+        self.residuals, self.factors = Residuals(), {}
 
     @property
     def waited_s(self) -> float:
@@ -167,8 +167,8 @@ class CodedMeans:
         """See Means."""
         mean = self._mean(gradients, self._whole, owners)
         for name in gradients:
-            self.owed.of_rank.pop(name, None)
-            self.owed.of_means.pop(name, None)
+            self.residuals.of_rank.pop(name, None)
+            self.residuals.of_means.pop(name, None)
         return mean
 
     @torch.no_grad()
@@ -178,30 +178,30 @@ class CodedMeans:
         rows = Rows({name: gradient.numel() for name, gradient in gradients.items()}, place.codecs.block)
         shards = None if owners is None else rows.shards(owners)
         own = (shards or place.allotment.shards(rows.elements)).of(place.rank)
-        owed = owed_means = None
+        residuals = mean_residuals = None
         if self._feedback:
-            owed = rows.joined({name: part for name, part in self.owed.of_rank.items() if name in gradients})
-            owed_means = self._owed_means(rows, *own)
+            residuals = rows.joined({name: part for name, part in self.residuals.of_rank.items() if name in gradients})
+            mean_residuals = self._mean_residuals(rows, *own)
         values = rows.joined(gradients)
         if sent is not None:
-            sent.meant, sent.error = self._norms(rows, values, owed)
-        offset, mean = place.mean(values, owed, owed_means, shards)
-        if owed is not None and owed_means is not None:
-            self.owed.of_rank.update({name: rows.part(owed, name) for name in gradients})
-            self.owed.of_means.update(rows.parts(owed_means, own[0]))
+            sent.meant, sent.error = self._norms(rows, values, residuals)
+        offset, mean = place.mean(values, residuals, mean_residuals, shards)
+        if residuals is not None and mean_residuals is not None:
+            self.residuals.of_rank.update({name: rows.part(residuals, name) for name in gradients})
+            self.residuals.of_means.update(rows.parts(mean_residuals, own[0]))
         return rows.parts(mean, offset)
 
-    def _norms(self, rows: Rows, values: Tensor, owed: Tensor | None) -> tuple[float, float]:
-        """Of values and what is owed, and of what codes leave out of them."""
-        codec, meant = self._place.codecs.contributions, values if owed is None else values + owed
-        codec.encode_owing(meant, left := torch.zeros_like(meant), len(meant) // codec.block)
+    def _norms(self, rows: Rows, values: Tensor, residuals: Tensor | None) -> tuple[float, float]:
+        """Of values and what is residuals, and of what codes leave out of them."""
+        codec, meant = self._place.codecs.contributions, values if residuals is None else values + residuals
+        codec.encode_with_feedback(meant, left := torch.zeros_like(meant), len(meant) // codec.block)
         return norm((meant,)), norm(rows.part(left, name) for name in rows.counts)  # but for what fills up blocks
 
-    def _owed_means(self, rows: Rows, offset: int, length: int) -> Tensor:
+    def _mean_residuals(self, rows: Rows, offset: int, length: int) -> Tensor:
         """Of the part that this rank owns: what is known of it."""
         found = torch.zeros(length, dtype=torch.float32)
         for name in rows.counts:
-            begin_known, known = self.owed.of_means.get(name, (0, found[:0]))
+            begin_known, known = self.residuals.of_means.get(name, (0, found[:0]))
             first, count = rows.within(name, offset, length)
             begin, end = max(begin_known, first), min(begin_known + len(known), first + count)
             if begin < end:
@@ -216,14 +216,14 @@ class CodedMeans:
 
 
 class PowerMeans:
-    """See Means: P = mean(M Q), made orthogonal, Q = mean(M' P), then P Q'; M: gradients and what is owed.
+    """See Means: P = mean(M Q), made orthogonal, Q = mean(M' P), then P Q'; M: gradients and what is residuals.
 
     All ranks have whole means, whoever owns what.
     """
 
     def __init__(self, group: dist.ProcessGroup | None, method: PowerSGD) -> None:
         self._place, self._method = _Place(group, FLOAT32), method
-        self.owed = Owed()
+        self.residuals = Residuals()
         self.factors: dict[str, Tensor] = {}  # Q, by parameter
 
     @property
@@ -237,8 +237,8 @@ class PowerMeans:
         del owners
         values = {name: gradient.float() for name, gradient in gradients.items()}
         for name, value in values.items():
-            if name in self.owed.of_rank:
-                values[name] = value + self.owed.of_rank.pop(name).view(value.shape)
+            if name in self.residuals.of_rank:
+                values[name] = value + self.residuals.of_rank.pop(name).view(value.shape)
         return _whole(self._means(values))
 
     @torch.no_grad()
@@ -251,8 +251,8 @@ class PowerMeans:
         for name in gradients if step >= self._method.start else ():
             if is_factored(gradients[name].shape, self._method.rank):
                 matrix = as_matrix(gradients[name].float())
-                owed = self.owed.of_rank.get(name)
-                matrices[name] = matrix + owed.view_as(matrix) if owed is not None else matrix
+                residuals = self.residuals.of_rank.get(name)
+                matrices[name] = matrix + residuals.view_as(matrix) if residuals is not None else matrix
                 if name not in self.factors:
                     self.factors[name] = first_factor(name, matrix.shape[1], self._method)
         whole = {name: gradient.float() for name, gradient in gradients.items() if name not in matrices}
@@ -266,7 +266,7 @@ class PowerMeans:
                 product = left[name] @ right[name].t()
                 self.factors[name] = refreshed(right[name], name, self._method)
                 if self._method.feedback:
-                    self.owed.of_rank[name] = (matrix - product).nan_to_num_(0.0, 0.0, 0.0).flatten()
+                    self.residuals.of_rank[name] = (matrix - product).nan_to_num_(0.0, 0.0, 0.0).flatten()
                 found[name] = product
             if sent is not None:
                 sent.error = norm(matrix - found[name] for name, matrix in matrices.items())

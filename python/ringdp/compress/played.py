@@ -21,7 +21,7 @@ Gradients = Mapping[str, Tensor]
 
 
 class PlayedRanks:
-    """Of so many ranks. owed: by rank and parameter; of means, the last row. ValueError: nobody has decided."""
+    """Of so many ranks. residuals: by rank and parameter; of means, the last row. ValueError: nobody has decided."""
 
     def __init__(self, method: Method, ranks: int, model: nn.Module, optimizer: Optimizer) -> None:
         if isinstance(method, Auto) and not method.decisions:
@@ -33,7 +33,7 @@ class PlayedRanks:
         self._method, self.steps = fixed(method), 0
         self._optimizer = optimizer if isinstance(optimizer, OneBitAdam) else None
         self._parameters = dict(model.named_parameters())
-        self.owed: list[dict[str, Tensor]] = [{} for _ in range(ranks + 1)]
+        self.residuals: list[dict[str, Tensor]] = [{} for _ in range(ranks + 1)]
         self.factors: dict[str, Tensor] = {}
 
     @torch.no_grad()
@@ -69,33 +69,33 @@ class PlayedRanks:
         if self.steps < method.start or not is_factored(values[0].shape, method.rank):
             return in_rank_order(values)
         matrices = [as_matrix(value) for value in values]
-        matrices = [m + self.owed[r][name] if name in self.owed[r] else m for r, m in enumerate(matrices)]
+        matrices = [m + self.residuals[r][name] if name in self.residuals[r] else m for r, m in enumerate(matrices)]
         factor = self.factors.setdefault(name, first_factor(name, matrices[0].shape[1], method))
         left = orthogonal(in_rank_order([m @ factor for m in matrices]))
         right = in_rank_order([m.t() @ left for m in matrices])
         self.factors[name] = refreshed(right, name, method)
         product = left @ right.t()
         for rank, matrix in enumerate(matrices if method.feedback else ()):
-            self.owed[rank][name] = (matrix - product).nan_to_num(0.0, 0.0, 0.0)
+            self.residuals[rank][name] = (matrix - product).nan_to_num(0.0, 0.0, 0.0)
         return product
 
     def _whole(self, _: str, values: Sequence[Tensor]) -> Tensor:
         return in_rank_order(values)
 
     def _settling(self, name: str, values: Sequence[Tensor]) -> Tensor:
-        """Nothing is owed then."""
-        owed = [of_rank.pop(name, None) for of_rank in self.owed]
-        sums = [v if e is None else v + e.view_as(v) for v, e in zip(values, owed, strict=False)]
+        """Residuals are zero then."""
+        residuals = [of_rank.pop(name, None) for of_rank in self.residuals]
+        sums = [v if e is None else v + e.view_as(v) for v, e in zip(values, residuals, strict=False)]
         mean = in_rank_order(sums)
-        return mean if owed[-1] is None else mean + owed[-1].view_as(mean)
+        return mean if residuals[-1] is None else mean + residuals[-1].view_as(mean)
 
     def _coded(self, place: int, name: str, blocks: Tensor, count: int, codec: Codec) -> Tensor:
-        """As their codes say them. count: of values; what fills up the last block is not owed."""
-        if self._method.feedback and name in self.owed[place]:
-            blocks = blocks + in_blocks(self.owed[place][name], len(blocks), codec.block)
+        """As their codes say them. count: of values; what fills up the last block is not residuals."""
+        if self._method.feedback and name in self.residuals[place]:
+            blocks = blocks + in_blocks(self.residuals[place][name], len(blocks), codec.block)
         said = codec.decode(codec.encode(blocks))
         if self._method.feedback:
-            self.owed[place][name] = (blocks - said).nan_to_num(0.0, 0.0, 0.0).flatten()[:count]
+            self.residuals[place][name] = (blocks - said).nan_to_num(0.0, 0.0, 0.0).flatten()[:count]
         return said
 
 

@@ -95,7 +95,7 @@ class Modes:
     def _check_compression(self, method: Method) -> None:
         refused = {
             "zero_stage": (self.zero_stage == 3, "units are reduced as they come: use zero_stage=2"),
-            "micro_batches": (self.micro_batches is not None, "what a rank owes depends on the number of ranks"),
+            "micro_batches": (self.micro_batches is not None, "residuals depend on the number of ranks"),
             "order": (self.order == "rotated", "gradients are summed in rank order"),
             "check_drift": (self.check_drift, "no checksums travel with codes"),
             "overlap": (not self.overlap, "buckets are compressed in a thread of their own"),

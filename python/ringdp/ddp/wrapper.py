@@ -148,7 +148,7 @@ class DistributedDataParallel(Sharding, _Stock):
         if self._modes.micro_batches is not None:
             self.reducer.leaf_steps.backward(loss, weight)
         elif weight is not None:
-            self._refuse_with_compression("backward(weight=...)", "what a rank owes has no weight")
+            self._refuse_with_compression("backward(weight=...)", "residuals have no weights")
             self._weights.backward(self, loss, float(weight))
         elif loss is not None:
             loss.backward()
@@ -263,7 +263,7 @@ class DistributedDataParallel(Sharding, _Stock):
             is_auto = isinstance(self._modes.compress, Auto)
             self.reducer.register_comm_hook(None, self._compression, always=not is_auto)
             self.reducer.compression = self._compression
-            self.reducer.keep_layout()  # as what is owed of means is so by the owner of a part
+            self.reducer.keep_layout()  # as the residuals of means are with the owner of a part
         self._static_graph_delay_allreduce_enqueued = False  # a copy's reducer has not seen a pass yet
         if self._delay_all_reduce_params and self._delayed_mean is None:
             self._delayed_mean = mean_over(self.process_group, self.device, self._modes)
@@ -308,7 +308,7 @@ class DistributedDataParallel(Sharding, _Stock):
     def __getstate__(self) -> dict[str, Any]:
         if self.sharded_model is not None:
             refuse_copy(self, None)
-        self._refuse_with_compression("a copy", "what the ranks owe belongs to one wrapper")
+        self._refuse_with_compression("a copy", "residuals belong to one wrapper")
         return {
             **super().__getstate__(),
             "_delayed_mean": None,
@@ -393,7 +393,7 @@ class DistributedDataParallel(Sharding, _Stock):
 
     def _check_join(self) -> None:
         self._refuse_with_leaves("join()")
-        self._refuse_with_compression("join()", "a rank without inputs owes nothing")
+        self._refuse_with_compression("join()", "a rank without inputs has no residuals")
         if self.zero_stage:
             raise NotImplementedError(
                 f"DistributedDataParallel.join: with zero_stage={self.zero_stage} every rank steps its part: "

@@ -231,7 +231,7 @@ class LocalTraining(WorldLoop):
                 dist.barrier()  # nobody steps on while another one may have to save again
         self._saved = self._applied
 
-    # What is kept: a record of each worker, one of what all ranks have, and blocks of what means owe by fragment.
+    # What is kept: a record of each worker, one of what all ranks have, and blocks of means' residuals by fragment.
 
     def _keep(self, made: Prepared | None) -> None:
         """What this rank has after a meeting, as prepared; with copies, on another host as well. Collective with those.
@@ -246,18 +246,18 @@ class LocalTraining(WorldLoop):
             is_new = made is not None or self._memory.home_of(worker, moment) == NOT_HERE
             if is_new and (made is not None or meetings.made[worker] == meetings.steps):
                 self._memory.write(worker, moment, host, meetings.worker_at(worker, made))
-        for fragment, offset, owed in meetings.means_at(made):
-            self._write_means(fragment, moment, offset, owed)
+        for fragment, offset, residuals in meetings.means_at(made):
+            self._write_means(fragment, moment, offset, residuals)
         common = meetings.options.workers
         if self._is_first_of_host() and (made is not None or self._memory.home_of(common, moment) == NOT_HERE):
             self._memory.write(common, moment, host, meetings.common_at(made))
         if made is not None and self._copies:
             self._send_copies(made, range(meetings.options.workers))
 
-    def _write_means(self, fragment: int, moment: int, offset: int, owed: Tensor) -> None:
+    def _write_means(self, fragment: int, moment: int, offset: int, residuals: Tensor) -> None:
         block = self._meetings.allotment.block
-        if len(owed):
-            self._memory.write_blocks(self._blocks_of(fragment), moment, offset // block, owed, block)
+        if len(residuals):
+            self._memory.write_blocks(self._blocks_of(fragment), moment, offset // block, residuals, block)
 
     def _blocks_of(self, fragment: int) -> int:
         """Their number in the memory."""
@@ -278,18 +278,18 @@ class LocalTraining(WorldLoop):
                 if worker in workers:  # it may be at a later step than the latest meeting
                     its = self._memory.read(worker, moment) if made is None else meetings.worker_at(worker, made)
                     sent += messages(its)
-            sent += [owed for _, _, owed in meetings.means_at(made) if len(owed)]
+            sent += [residuals for _, _, residuals in meetings.means_at(made) if len(residuals)]
         works = [dist.isend(message, away[rank]) for message in sent]
         for source in (other for other, to in enumerate(away) if to == rank):
             for worker in meetings.allotment.of(source):
                 if worker in workers:
                     self._memory.write(worker, moment, world.host_of(source), received(source))
-            for fragment in range(len(meetings.owed_means)):
+            for fragment in range(len(meetings.mean_residuals)):
                 offset, length = meetings.allotment.shard(source, meetings.fragments[fragment].elements)
-                owed = torch.empty(length, dtype=torch.float32)
+                residuals = torch.empty(length, dtype=torch.float32)
                 if length:
-                    dist.recv(owed, source)
-                self._write_means(fragment, moment, offset, owed)
+                    dist.recv(residuals, source)
+                self._write_means(fragment, moment, offset, residuals)
         for work in works:
             work.wait()
 
@@ -436,7 +436,7 @@ class LocalTraining(WorldLoop):
     def _share_means(self, recovery: LocalRecovery) -> None:
         """What codes have left out of means is where its owners have kept it; each rank takes what it owns now."""
         meetings, whole = self._meetings, []
-        for fragment in range(len(meetings.owed_means)):
+        for fragment in range(len(meetings.mean_residuals)):
             elements, block = meetings.fragments[fragment].elements, meetings.allotment.block
             values, is_there = self._memory.read_blocks(self._blocks_of(fragment), meetings.number, elements, block)
             bits = values.view(torch.int32)
@@ -446,7 +446,7 @@ class LocalTraining(WorldLoop):
                 dist.all_reduce(told, op=dist.ReduceOp.MAX)
             lost = ~found.bool().repeat_interleave(block)[:elements]
             values[lost] = 0.0
-            recovery.owed_lost += int(lost.sum())
+            recovery.residuals_lost += int(lost.sum())
             whole.append(values)
         meetings.own_means(whole)
 

@@ -50,12 +50,12 @@ class LocalRecovery(Recovery):
     """Of workers that step alone (survive_local). step: of the latest meeting, from which lost workers go on.
 
     sources: of each worker whose rank has died, from where it came back. moved: workers that go on from the latest
-    meeting on another rank. owed_lost: elements of means of which what codes had left out is nowhere.
+    meeting on another rank. residuals_lost: elements of means of which what codes had left out is nowhere.
     """
 
     sources: dict[int, str] = field(default_factory=dict)
     moved: list[int] = field(default_factory=list)
-    owed_lost: int = 0
+    residuals_lost: int = 0
 
     def line(self) -> str:
         """For people."""
@@ -64,7 +64,7 @@ class LocalRecovery(Recovery):
             by_source.setdefault(source, []).append(worker)
         said = [f"{names(workers, 'worker')} from {source}" for source, workers in by_source.items()]
         said += [f"{names(self.moved, 'worker')} moved"] if self.moved else []
-        said += [f"residuals of {counted(self.owed_lost, 'element')} of means lost"] if self.owed_lost else []
+        said += [f"residuals of {counted(self.residuals_lost, 'element')} of means lost"] if self.residuals_lost else []
         return ", ".join([super().line(), *said])
 
 

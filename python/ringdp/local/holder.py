@@ -137,7 +137,7 @@ class LocalHolder:
         meetings = self._meetings
         for entry in self._whole(state.of_rank(meetings)):
             yield spec_of(*entry)
-        numbers = {"on_the_way": meetings.schedule.on_the_way(steps), "residual": range(len(meetings.owed_means))}
+        numbers = {"on_the_way": meetings.schedule.on_the_way(steps), "residual": range(len(meetings.mean_residuals))}
         for kind, expected in numbers.items():
             for number in expected:
                 shape = (meetings.fragments[number].elements,)

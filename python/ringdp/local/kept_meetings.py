@@ -26,7 +26,7 @@ from ringdp.local.outer import step_outside
 class Prepared:
     """What a meeting changes. number, steps: its own, and after how many steps it is; None: it does not change that.
 
-    outer, momentum: of the fragment. owed: by worker. buffers: of all workers.
+    outer, momentum: of the fragment. residuals: by worker. buffers: of all workers.
     """
 
     number: int
@@ -34,8 +34,8 @@ class Prepared:
     fragment: int | None = None
     outer: Tensor | None = None
     momentum: Tensor | None = None
-    owed: dict[int, Tensor] | None = None
-    owed_means: Tensor | None = None
+    residuals: dict[int, Tensor] | None = None
+    mean_residuals: Tensor | None = None
     buffers: list[Tensor] | None = None
 
 
@@ -51,7 +51,7 @@ class KeptMeetings(Meetings):
         self.number = 1
         self.made = dict.fromkeys(self.workers, self.steps)
         self.prepared: Prepared | None = None
-        self._owned_from = [self.own_shard(number)[0] for number in range(len(self.owed_means))]
+        self._owned_from = [self.own_shard(number)[0] for number in range(len(self.mean_residuals))]
 
     def give_back(self, meetings: Meetings) -> None:
         """They go on where these are."""
@@ -90,10 +90,10 @@ class KeptMeetings(Meetings):
         made, options = Prepared(self.number + 1, steps, self.schedule.leaving(steps)), self.options
         if made.fragment is not None:
             number = made.fragment
-            if self.owed_means:
-                made.owed = {worker: self.workers[worker].owed[number].clone() for worker in self.workers}
-                made.owed_means = self.owed_means[number].clone()
-            mean = self._exchange_of_ways(number, made.owed or {}, made.owed_means).mean()
+            if self.mean_residuals:
+                made.residuals = {worker: self.workers[worker].residuals[number].clone() for worker in self.workers}
+                made.mean_residuals = self.mean_residuals[number].clone()
+            mean = self._exchange_of_ways(number, made.residuals or {}, made.mean_residuals).mean()
             made.outer, made.momentum = self.outer.parameters[number].clone(), self.outer.momentum[number].clone()
             step_outside(made.outer, made.momentum, mean, options.outer_lr, options.momentum, options.nesterov)
         if self.schedule.ends_round(steps):
@@ -110,10 +110,10 @@ class KeptMeetings(Meetings):
             self.outer.parameters[number], self.outer.momentum[number] = made.outer, made.momentum
             for worker in self.workers:
                 self.outer.give(number, self.workers.values(worker), self.options.alpha)
-        if made.owed is not None:
-            for worker, owed in made.owed.items():
-                self.workers[worker].owed[made.fragment] = owed
-            self.owed_means[made.fragment] = made.owed_means
+        if made.residuals is not None:
+            for worker, residuals in made.residuals.items():
+                self.workers[worker].residuals[made.fragment] = residuals
+            self.mean_residuals[made.fragment] = made.mean_residuals
         if made.buffers is not None:
             self._go_on_with(made.buffers)
         self.number, self.steps = made.number, made.steps
@@ -130,9 +130,9 @@ class KeptMeetings(Meetings):
             values, alpha = self.workers.values(worker), self.options.alpha
             given = self.outer.given(made.fragment, made.outer, values, alpha)
             own["parameters"] |= {name: value.to(values[number].dtype) for number, name, value in given}
-        if made.owed is not None:
+        if made.residuals is not None:
             fragment = self.fragments[made.fragment]
-            own["residual"] |= {name: view for _, name, view in fragment.views(made.owed[worker])}
+            own["residual"] |= {name: view for _, name, view in fragment.views(made.residuals[worker])}
         if made.buffers is not None:
             own["buffers"] = dict(zip(state.buffer_names(self), made.buffers, strict=True))
         return own
@@ -155,9 +155,9 @@ class KeptMeetings(Meetings):
 
     def means_at(self, made: Prepared | None) -> Iterator[tuple[int, int, Tensor]]:
         """(fragment, first element, what codes have left out of the means that this rank owns)."""
-        for number, owed in enumerate(self.owed_means):
-            changes = made is not None and made.owed_means is not None and made.fragment == number
-            yield number, self._owned_from[number], made.owed_means if changes else owed
+        for number, residuals in enumerate(self.mean_residuals):
+            changes = made is not None and made.mean_residuals is not None and made.fragment == number
+            yield number, self._owned_from[number], made.mean_residuals if changes else residuals
 
     def state_dict(self) -> state.State:
         """What all ranks have, for one that joins."""
@@ -168,7 +168,7 @@ class KeptMeetings(Meetings):
         """The inverse. This rank plays nobody then, and owns no means; buffers are those of another rank's worker."""
         for worker in [*self.workers]:
             self.remove(worker)  # with which its program began
-        self.owed_means = [owed[:0] for owed in self.owed_means]
+        self.mean_residuals = [residuals[:0] for residuals in self.mean_residuals]
         self.number, self.steps = its["number"], its["steps"]
         for own, values in ((self.outer.parameters, its["outer"]), (self.outer.momentum, its["momentum"])):
             for flat, value in zip(own, values, strict=True):
@@ -195,7 +195,7 @@ class KeptMeetings(Meetings):
     def own_means(self, whole: Sequence[Tensor]) -> None:
         """What codes have left out of all means, by fragment."""
         shards = [self.own_shard(number) for number in range(len(whole))]
-        self.owed_means = [owed[at : at + n].clone() for owed, (at, n) in zip(whole, shards, strict=True)]
+        self.mean_residuals = [residuals[at : at + n].clone() for residuals, (at, n) in zip(whole, shards, strict=True)]
         self._owned_from = [at for at, _ in shards]
 
     def remove(self, worker: int) -> None:
@@ -204,7 +204,7 @@ class KeptMeetings(Meetings):
         self.made.pop(worker, None)
 
     def add(self, worker: int, its: Mapping[str, Any] | None) -> None:
-        """As it was at the latest meeting; None: as one that begins with the outer parameters, and owes nothing."""
+        """As it was at the latest meeting; None: as one that begins with the outer parameters, without residuals."""
         self.workers.add(worker)
         self.owe_nothing(worker)
         if its is None:

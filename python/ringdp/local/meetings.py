@@ -50,7 +50,7 @@ class OnTheWay(NamedTuple):
 class Meetings:
     """Collective: end_step(). All ranks call the same collectives in the same order, as `schedule` is theirs alike.
 
-    owed_means: by fragment, what codes have left out of the means that this rank owns. on_the_way: by fragment.
+    mean_residuals: by fragment, what codes have left out of the means that this rank owns. on_the_way: by fragment.
     faults: what this rank has done wrong, which all are told when they meet. log, finished: of Rounds.
     """
 
@@ -72,12 +72,12 @@ class Meetings:
         for worker in workers:
             self.owe_nothing(worker)
         coded = range(len(fragments) if options.compress is not None else 0)
-        self.owed_means = [torch.zeros(self.own_shard(number)[1], device=self.device) for number in coded]
+        self.mean_residuals = [torch.zeros(self.own_shard(number)[1], device=self.device) for number in coded]
 
     def owe_nothing(self, worker: int) -> None:
         """Codes have left nothing out of what this worker of this rank has contributed."""
         coded = self.fragments if self.options.compress is not None else ()
-        self.workers[worker].owed = [torch.zeros(fragment.elements, device=self.device) for fragment in coded]
+        self.workers[worker].residuals = [torch.zeros(fragment.elements, device=self.device) for fragment in coded]
 
     @property
     def device(self) -> torch.device:
@@ -138,11 +138,15 @@ class Meetings:
     def _send(self, number: int) -> None:
         """A fragment leaves: how far each worker has walked."""
         note = Note(self.group, self.steps, self.faults)
-        owed = {worker: self.workers[worker].owed[number] for worker in self.workers if self.owed_means}
-        exchange = self._exchange_of_ways(number, owed, self.owed_means[number] if self.owed_means else None)
+        residuals = {worker: self.workers[worker].residuals[number] for worker in self.workers if self.mean_residuals}
+        exchange = self._exchange_of_ways(
+            number, residuals, self.mean_residuals[number] if self.mean_residuals else None
+        )
         self.on_the_way[number] = OnTheWay(note, exchange)
 
-    def _exchange_of_ways(self, number: int, owed: Mapping[int, Tensor], owed_means: Tensor | None) -> Exchange:
+    def _exchange_of_ways(
+        self, number: int, residuals: Mapping[int, Tensor], mean_residuals: Tensor | None
+    ) -> Exchange:
         """Of how far workers have walked, in a fragment."""
         workers, fragment, begun = self.workers, self.fragments[number], self.outer.as_begun(number)
         return Exchange(
@@ -151,8 +155,8 @@ class Meetings:
             self._codecs,
             fragment.elements,
             lambda worker: begun - fragment.flat(workers.values(worker)),
-            owed=owed,
-            owed_means=owed_means,
+            residuals=residuals,
+            mean_residuals=mean_residuals,
             device=self.device,
         )
 
@@ -200,7 +204,9 @@ class Meetings:
             return fragment.flat({n: torch.full_like(parameters[n], -0.0) if g is None else g for n, g in own})
 
         codecs = self._codecs.exact
-        return Exchange(self.group, self.allotment, codecs, fragment.elements, gradients, owed={}, owed_means=None)
+        return Exchange(
+            self.group, self.allotment, codecs, fragment.elements, gradients, residuals={}, mean_residuals=None
+        )
 
     def _buffers_of_first(self) -> list[Tensor]:
         """Copies of worker 0's, which rank 0 plays. Collective."""

@@ -289,8 +289,8 @@ class Rounds(Meetings):
             self._codecs,
             self.fragments[0].elements,
             walked.__getitem__,
-            owed={place: workers[worker].owed[0] for place, worker in own.items() if self.owed_means},
-            owed_means=self.owed_means[0] if self.owed_means else None,
+            residuals={place: workers[worker].residuals[0] for place, worker in own.items() if self.mean_residuals},
+            mean_residuals=self.mean_residuals[0] if self.mean_residuals else None,
             device=self.device,
         ).mean()
         self._stepped = time.monotonic()

@@ -48,7 +48,7 @@ def of_rank(meetings: Meetings) -> State:
         "workers": {worker: of_worker(meetings, worker) for worker in workers},
         "on_the_way": {number: [it.exchange.own_means()] for number, it in meetings.on_the_way.items()},
         "residual": {
-            number: [(meetings.own_shard(number)[0], owed)] for number, owed in enumerate(meetings.owed_means)
+            number: [(meetings.own_shard(number)[0], own)] for number, own in enumerate(meetings.mean_residuals)
         },
     }
 
@@ -61,7 +61,7 @@ def of_worker(meetings: Meetings, worker: int) -> State:
         "parameters": {name: values[number] for f in meetings.fragments for number, name in f.named()},
         "buffers": dict(zip(buffer_names(meetings), buffers, strict=True)),
         "inner": [optimizer.state_dict() for optimizer in workers[worker].optimizers],
-        "residual": by_name(meetings, workers[worker].owed),
+        "residual": by_name(meetings, workers[worker].residuals),
         "begun": by_name(meetings, workers[worker].begun),
         "made": {} if (made := workers[worker].made) is None else {"steps": made},
     }
@@ -109,7 +109,7 @@ def checked(meetings: Meetings, state: State) -> State:
             _check_fit(f"{kind} of worker {worker}", state["workers"][worker].get(kind, {}), own[kind])
         _check_inner(worker, state["workers"][worker]["inner"], own["inner"])
     leaving = meetings.schedule.on_the_way(state["steps"])
-    expected = {"on_the_way": list(leaving), "residual": range(len(meetings.owed_means))}
+    expected = {"on_the_way": list(leaving), "residual": range(len(meetings.mean_residuals))}
     ends = {
         kind: {number: _whole(state[kind].get(number, []), meetings, number, kind) for number in numbers}
         for kind, numbers in expected.items()
@@ -133,9 +133,9 @@ def adopt(meetings: Meetings, state: State) -> None:
         _fill(by_name(meetings, flats), state[kind])
     for worker in workers:
         adopt_worker(meetings, worker, state["workers"][worker])
-    for number, owed in enumerate(meetings.owed_means):
+    for number, residuals in enumerate(meetings.mean_residuals):
         offset, length = meetings.own_shard(number)
-        owed.copy_(state["residual"][number][offset : offset + length])
+        residuals.copy_(state["residual"][number][offset : offset + length])
     meetings.on_the_way = {
         number: OnTheWay(None, Arrived(mean.to(meetings.device, copy=True), meetings.own_shard(number)))
         for number, mean in state["on_the_way"].items()

@@ -20,7 +20,7 @@ Inner = Callable[[list[nn.Parameter]], Optimizer | Sequence[Optimizer]]
 
 @dataclass
 class Worker:
-    """values, buffers: while it is not in place. owed: by fragment, what codes have left out of its contributions.
+    """values, buffers: while it is not in place. residuals: by fragment, what codes have left out of its contributions.
 
     gradients: of a synchronous step that it has computed and not made. Where workers do not wait for each other, begun:
     by fragment, where its round has begun, float32 [elements]; made: its steps, an int64 scalar.
@@ -29,7 +29,7 @@ class Worker:
     values: list[Tensor]
     buffers: list[Tensor]
     optimizers: list[Optimizer] = field(default_factory=list)
-    owed: list[Tensor] = field(default_factory=list)
+    residuals: list[Tensor] = field(default_factory=list)
     gradients: list[Tensor | None] | None = None
     begun: list[Tensor] = field(default_factory=list)
     made: Tensor | None = None

@@ -145,7 +145,7 @@ class Sharding:
                 "for the ranks of the group: use regroup(), or save with ringdp.checkpoint, and load into a wrapper "
                 "over the new group"
             )
-        self._refuse_with_compression("another group", "what a rank owes is of this one")
+        self._refuse_with_compression("another group", "a rank's residuals are of this one")
         self._modes.check_group(new_process_group, self.device)
         if self._modes.micro_batches is not None:
             self.reducer.leaf_steps.leave_group()

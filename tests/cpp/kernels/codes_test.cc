@@ -69,13 +69,13 @@ class CodesSuite : public ::testing::Test {
     }
     if (codec_ == nullptr) GTEST_SKIP() << "this machine or this build has no " << Set::name();
   }
-  // What so many blocks decode to; `owed` changes, if there is any.
-  std::vector<float> there_and_back(Code code, const std::vector<float>& values, std::vector<float>* owed,
+  // What so many blocks decode to; `residuals` change, if there are any.
+  std::vector<float> there_and_back(Code code, const std::vector<float>& values, std::vector<float>* residuals,
                                     int64_t blocks) {
     const auto bytes = static_cast<size_t>(blocks * code_block_bytes(code));
     Encoded encoded(bytes + 1, std::byte{0xA5});
-    encode_owing_with(*codec_, code, values.data(), owed == nullptr ? nullptr : owed->data(),
-                      static_cast<int64_t>(values.size()), encoded.data(), blocks);
+    encode_with(*codec_, code, values.data(), residuals == nullptr ? nullptr : residuals->data(),
+                static_cast<int64_t>(values.size()), encoded.data(), blocks);
     EXPECT_EQ(encoded.back(), std::byte{0xA5}) << "written past the end";
     std::vector<float> out(static_cast<size_t>(blocks * code_block(code)) + 1, 77.0f);
     decode_with(*codec_, code, encoded.data(), blocks, out.data());
@@ -102,22 +102,23 @@ TYPED_TEST(CodesSuite, EqualsTheReferenceStepAfterStep) {
   for (const Code code : kCodes) {
     for (const int64_t count : {0, 1, 7, 8, 255, 256, 257, 511, 512, 513, 3000}) {
       const int64_t block = code_block(code), blocks = (count + block - 1) / block + 1;
-      std::vector<float> owed(count), wanted_owed(count);
+      std::vector<float> residuals(count), wanted_residuals(count);
       for (uint32_t step = 0; step < 4; ++step) {
         std::vector<float> values = uneven(count, 10 * count + step);
         if (step == 2 && count > 300) values[300] = INFINITY;
-        const auto found = this->there_and_back(code, values, &owed, blocks);
+        const auto found = this->there_and_back(code, values, &residuals, blocks);
         std::vector<float> wanted;
         for (int64_t i = 0; i < blocks; ++i) {
           std::vector<float> sums(block);
           const int64_t begin = std::min(i * block, count), n = std::min(block, count - begin);
-          for (int64_t k = 0; k < n; ++k) sums[k] = values[begin + k] + wanted_owed[begin + k];
+          for (int64_t k = 0; k < n; ++k) sums[k] = values[begin + k] + wanted_residuals[begin + k];
           const auto decoded = said(code, sums);
-          for (int64_t k = 0; k < n; ++k) wanted_owed[begin + k] = std::isnan(decoded[k]) ? 0 : sums[k] - decoded[k];
+          for (int64_t k = 0; k < n; ++k)
+            wanted_residuals[begin + k] = std::isnan(decoded[k]) ? 0 : sums[k] - decoded[k];
           wanted.insert(wanted.end(), decoded.begin(), decoded.end());
         }
         ASSERT_TRUE(equal_bits(found, wanted)) << "code " << int(code) << ", " << count << " elements, step " << step;
-        ASSERT_TRUE(equal_bits(owed, wanted_owed))
+        ASSERT_TRUE(equal_bits(residuals, wanted_residuals))
             << "code " << int(code) << ", " << count << " elements, step " << step;
       }
     }
@@ -145,16 +146,16 @@ TYPED_TEST(CodesSuite, WhatIsNotFiniteMakesItsBlockNan) {
       }
     }
   }
-  std::vector<float> large(kSignBlock, 3e38f), owed(kSignBlock);  // whose sum is too large
-  EXPECT_TRUE(std::isnan(this->there_and_back(Code::kSign, large, &owed, 1)[0]));
-  EXPECT_EQ(owed, std::vector<float>(kSignBlock, 0.0f));
+  std::vector<float> large(kSignBlock, 3e38f), residuals(kSignBlock);  // whose sum is too large
+  EXPECT_TRUE(std::isnan(this->there_and_back(Code::kSign, large, &residuals, 1)[0]));
+  EXPECT_EQ(residuals, std::vector<float>(kSignBlock, 0.0f));
 }
 
 TEST(Codes, RefusesWhatDoesNotFit) {
   float value = 1;
   std::byte encoded[600];
-  EXPECT_THROW(encode_owing(Code::kInt8, &value, nullptr, 1, encoded, 0), Error);
-  EXPECT_THROW(encode_owing(Code::kInt8, &value, nullptr, -1, encoded, 1), Error);
+  EXPECT_THROW(encode(Code::kInt8, &value, nullptr, 1, encoded, 0), Error);
+  EXPECT_THROW(encode(Code::kInt8, &value, nullptr, -1, encoded, 1), Error);
   EXPECT_THROW(decode(Code::kSign, encoded, -1, &value), Error);
 }
 

@@ -114,7 +114,7 @@ def test_the_ledger_counts_bytes_by_the_formula(world_of, method):
 
 
 def norms_of(method: Any, stage: int) -> list[tuple[int, float, float, float, float]]:
-    """On a rank, after 2 and 17 steps: the step, what was meant, the error, the mean and what is owed, of all."""
+    """On a rank, after 2 and 17 steps: the step, what was meant, the error, the mean and what is residuals, of all."""
     model, _ = made("float32")
     ddp = DistributedDataParallel(model, compress=method, bucket_cap_mb=0.004, zero_stage=stage)
     found = []
@@ -124,7 +124,7 @@ def norms_of(method: Any, stage: int) -> list[tuple[int, float, float, float, fl
         if step in (1, 16):
             every = [entry.norms for entry in ddp.ledger().buckets]
             assert [(e.meant, e.error) for e in ddp.ledger().buckets] == [(n.meant, n.error) for n in every]
-            rows = [(n.meant, n.error, n.mean, n.owed) for n in every]
+            rows = [(n.meant, n.error, n.mean, n.residuals) for n in every]
             found.append((every[0].step, *(math.hypot(*column) for column in zip(*rows, strict=True))))
             assert f"{found[-1][2] / found[-1][1]:.4f}" in str(ddp.ledger()).splitlines()[-3]
     return found
@@ -141,12 +141,12 @@ def test_the_ledger_says_how_much_codes_leave_out(world_of, method, stage):
             model.zero_grad()
             loss_of(model, rank, step, 0).backward()
             by_rank.append({name: p.grad for name, p in model.named_parameters()})
-        before = [dict(owed) for owed in played.owed]
+        before = [dict(residuals) for residuals in played.residuals]
         mean = norm(played.mean(by_rank).values())
         if step in (0, 16):
             rows = []
-            for gradients, owed, left in zip(by_rank, before, played.owed, strict=False):
-                meant = (g.flatten() + owed.get(name, torch.zeros(1)).flatten() for name, g in gradients.items())
+            for gradients, residuals, left in zip(by_rank, before, played.residuals, strict=False):
+                meant = (g.flatten() + residuals.get(name, torch.zeros(1)).flatten() for name, g in gradients.items())
                 rows.append((step, norm(meant), norm(left.values()), mean, norm(left.values())))
             want.append(rows)
     for moment, of_ranks in enumerate(zip(*world_of(2).run(norms_of, method, stage), strict=True)):

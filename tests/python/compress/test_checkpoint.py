@@ -1,4 +1,4 @@
-"""What a wrapper with compress=... owes, saved and loaded."""
+"""Residuals of a wrapper with compress=..., saved and loaded."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def other_half(folder: str, method: Any, stage: int) -> str:
     ddp = DistributedDataParallel(model, compress=method, zero_stage=stage, bucket_cap_mb=0.002)
     if stage:
         optimizer = ringdp.ZeroOptimizer(ddp.parameters(), torch.optim.Adam, lr=0.01)
-    train(ddp, optimizer, range(1))  # what is owed by then is forgotten
+    train(ddp, optimizer, range(1))  # residuals until then are forgotten
     ringdp.checkpoint.load(folder, ddp, optimizer)
     train(ddp, optimizer, range(HALF, STEPS))
     return parameters_hash(model)

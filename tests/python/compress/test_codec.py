@@ -1,4 +1,4 @@
-"""Codes against a formula per element, and what is owed."""
+"""Codes against a formula per element, and what is residuals."""
 
 from __future__ import annotations
 
@@ -78,14 +78,14 @@ def test_a_block_with_a_value_that_is_not_finite_is_nan(codec, value):
 
 
 @pytest.mark.parametrize("codec", SCALED)
-def test_the_smallest_numbers_are_owed_and_not_made_infinite(codec):
+def test_the_smallest_numbers_stay_in_the_residual_and_are_not_made_infinite(codec):
     """A scale that has no bits left would lose them, or make the largest value exceed the largest code."""
     least = 2.0**-149
     values = torch.tensor([least, -least, 0.0, 190 * least, -10 * least])
     for part in (values[:3], values):
-        owed = torch.zeros(len(part))
-        decoded = codec.decode(codec.encode_owing(part, owed, 1)).flatten()[: len(part)]
-        assert torch.equal(decoded + owed, part) and decoded.isfinite().all()
+        residuals = torch.zeros(len(part))
+        decoded = codec.decode(codec.encode_with_feedback(part, residuals, 1)).flatten()[: len(part)]
+        assert torch.equal(decoded + residuals, part) and decoded.isfinite().all()
 
 
 def test_float8_is_torchs_of_values_by_the_scale():
@@ -156,12 +156,12 @@ def test_what_is_left_out_comes_later(codec):
     """A value far below others of its block arrives on average, and would never without feedback."""
     values = torch.zeros(300)
     values[:8], values[20], values[150] = 1.0, 3e-3, 1e-3
-    owed, total, rounds = torch.zeros(300), torch.zeros(300), 4000
+    residuals, total, rounds = torch.zeros(300), torch.zeros(300), 4000
     for _ in range(rounds):
-        total += codec.decode(codec.encode_owing(values, owed, 2)).flatten()[:300]
-    assert torch.allclose(total + owed, rounds * values, rtol=1e-2)  # nothing is lost
+        total += codec.decode(codec.encode_with_feedback(values, residuals, 2)).flatten()[:300]
+    assert torch.allclose(total + residuals, rounds * values, rtol=1e-2)  # nothing is lost
     assert total[20] > 0 and total[150] > 0
-    assert codec.decode(codec.encode_owing(values, torch.zeros(300), 2)).flatten()[20] == 0
+    assert codec.decode(codec.encode_with_feedback(values, torch.zeros(300), 2)).flatten()[20] == 0
 
 
 def test_sizes_of_blocks():

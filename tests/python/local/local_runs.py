@@ -124,13 +124,13 @@ def expected(cell: Mapping[str, Any], steps: Any = STEPS, loss_of: Any = own_los
             "parameters": {name: parameter.detach() for name, parameter in run.trained(worker).items()},
             "buffers": dict(model.named_buffers()),
             "inner": [optimizer.state_dict() for optimizer in run.optimizers[worker]],
-            "residual": _joined(run.owed[worker] if compressed else []),
+            "residual": _joined(run.residuals[worker] if compressed else []),
         }
         for worker, model in enumerate(run.models)
     }
     stretches = {("on_the_way", fragment): _bytes(mean) for fragment, mean in run.on_the_way.items()}
-    for fragment, owed in enumerate(run.owed[-1] if compressed else []):
-        stretches["residual", fragment] = _bytes(owed)
+    for fragment, residuals in enumerate(run.residuals[-1] if compressed else []):
+        stretches["residual", fragment] = _bytes(residuals)
     return [dict(leaves_of({"outer": run.outer, "momentum": run.momentum, "workers": workers})), stretches]
 
 

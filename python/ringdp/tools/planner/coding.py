@@ -33,10 +33,10 @@ def measured(name: str, ranks: int) -> Coding:
     from ringdp.compress.methods import Codes
 
     codec, codecs = Coded(name), Codes(name).codecs(ranks)
-    values, owed = torch.randn(_ELEMENTS), torch.zeros(_ELEMENTS)
+    values, residuals = torch.randn(_ELEMENTS), torch.zeros(_ELEMENTS)
     blocks = _ELEMENTS // codec.block
-    encoded = codec.encode_owing(values, owed, blocks)
-    encode = _seconds(lambda: codec.encode_owing(values, owed, blocks)) / _ELEMENTS
+    encoded = codec.encode_with_feedback(values, residuals, blocks)
+    encode = _seconds(lambda: codec.encode_with_feedback(values, residuals, blocks)) / _ELEMENTS
     decode = _seconds(lambda: codec.decode(encoded)) / _ELEMENTS
     sent = Allotment(ranks, ranks, codec.block).bytes_sent(0, _ELEMENTS, codecs)
     whole = formulas.ring_bytes_per_rank(4 * _ELEMENTS, ranks)
