@@ -1,3 +1,4 @@
+#include <pybind11/chrono.h>
 #include <pybind11/stl.h>
 #include <torch/csrc/distributed/c10d/python_comm_hook.h>
 
@@ -144,12 +145,12 @@ void bind_reducer(py::module_& m) {
            py::arg("parameters"), py::arg("names"), py::arg("sparse"), py::arg("group"), py::arg("options"), no_gil)
       .def(
           "register_comm_hook",
-          [](Reducer& self, py::object state, py::object hook, bool always) {
+          [](Reducer& self, py::object state, py::object hook, bool always, std::chrono::milliseconds patience) {
             auto held = std::make_unique<c10d::PythonCommHook>(std::move(state), std::move(hook));
             const py::gil_scoped_release release;
-            self.register_comm_hook(std::move(held), always);
+            self.register_comm_hook(std::move(held), always, patience);
           },
-          py::arg("state"), py::arg("hook"), py::arg("always") = true)
+          py::arg("state"), py::arg("hook"), py::arg("always") = true, py::arg("patience") = std::chrono::minutes(10))
       .def("use_comm_hook", &Reducer::use_comm_hook, py::arg("used"), no_gil)
       .def("set_after_backward",
            [](Reducer& self, py::function call) {

@@ -12,8 +12,6 @@
 namespace ringdp::reducer {
 namespace {
 
-constexpr std::chrono::seconds kPatience{600};
-
 // Returns whether the Future is done before the deadline. In Python's main thread it throws what a signal handler
 // raises.
 bool wait_for(c10::ivalue::Future& future, Deadline deadline) {
@@ -30,12 +28,24 @@ bool wait_for(c10::ivalue::Future& future, Deadline deadline) {
   return true;
 }
 
+void wait_until_done(c10::ivalue::Future& future, std::chrono::milliseconds patience) {
+  TORCH_CHECK(
+      wait_for(future, Deadline::after(patience)),
+      "DistributedDataParallel: the communication hook's Future of a bucket is not done after ",
+      std::chrono::duration<double>(patience).count(),
+      " s, twice the timeout of the process group. A hook is called for a bucket only when its Future for the previous "
+      "bucket is done, so that collectives in its callbacks have the same order on all ranks: its Futures must not "
+      "wait "
+      "for later buckets. If another rank is late instead, raise the timeout");
+}
+
 class HookReduction final : public Reduction {
  public:
-  HookReduction(c10d::CommHookInterface& hook, c10::intrusive_ptr<c10::ivalue::Future> future, int64_t elements)
-      : hook_(hook), future_(std::move(future)), end_(*future_), elements_(elements) {}
+  HookReduction(c10d::CommHookInterface& hook, c10::intrusive_ptr<c10::ivalue::Future> future, int64_t elements,
+                std::chrono::milliseconds patience)
+      : hook_(hook), future_(std::move(future)), end_(*future_), elements_(elements), patience_(patience) {}
   at::Tensor finish() override {
-    wait_for(*future_, Deadline::never());
+    wait_until_done(*future_, patience_);
     future_->wait();  // returns at once, and lets the current streams wait for what devices still compute
     end_.get();
     const at::Tensor result = hook_.parseHookResult(future_->value());  // throws the error of the Future
@@ -50,6 +60,7 @@ class HookReduction final : public Reduction {
   const c10::intrusive_ptr<c10::ivalue::Future> future_;
   const EndTime end_;
   const int64_t elements_;
+  const std::chrono::milliseconds patience_;
 };
 
 }  // namespace
@@ -59,19 +70,13 @@ std::unique_ptr<Reduction> CommHook::start(const Bucket& bucket, const at::Tenso
   wait();
   c10d::GradBucket shown = as_grad_bucket(bucket, flat, number, count);
   latest_ = hook_->runHook(shown);
-  return std::make_unique<HookReduction>(*hook_, latest_, expected);
+  return std::make_unique<HookReduction>(*hook_, latest_, expected, patience_);
 }
 
 // An error of the Future is thrown by its reduction, not here.
 void CommHook::wait() {
   const auto latest = std::move(latest_);
-  if (!latest || latest->completed()) return;
-  TORCH_CHECK(
-      wait_for(*latest, Deadline::after(kPatience)),
-      "DistributedDataParallel: the communication hook's Future for the previous bucket is not done after ",
-      kPatience.count(),
-      " s. A hook is called for a bucket only when its Future for the previous bucket is done, so that collectives in "
-      "its callbacks have the same order on all ranks: its Futures must not wait for later buckets");
+  if (latest) wait_until_done(*latest, patience_);
 }
 
 }  // namespace ringdp::reducer

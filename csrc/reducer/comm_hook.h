@@ -4,10 +4,11 @@
 //
 // A hook's callbacks may start collectives of their own (PowerSGD's do), on whatever thread completes its Future. So
 // that collectives come in the same order on all ranks, the hook is called for a bucket only after its Future for the
-// previous bucket is done; RuntimeError when that never happens because the Future waits for a later bucket.
+// previous bucket is done; RuntimeError when that does not happen, as where the Future waits for a later bucket.
 #pragma once
 #include <torch/csrc/distributed/c10d/comm.hpp>
 
+#include <chrono>
 #include <memory>
 
 #include "reducer/bucket.h"
@@ -18,7 +19,9 @@ namespace ringdp::reducer {
 // Must outlive its reductions. One thread at a time.
 class CommHook {
  public:
-  explicit CommHook(std::unique_ptr<c10d::CommHookInterface> hook) : hook_(std::move(hook)) {}
+  // `patience`: how long a Future is waited for; then a RuntimeError says that hooks must not wait for later buckets.
+  CommHook(std::unique_ptr<c10d::CommHookInterface> hook, std::chrono::milliseconds patience)
+      : hook_(std::move(hook)), patience_(patience) {}
 
   // For bucket `number` of `count`; `flat` as as_grad_bucket() takes it. Blocks until the latest Future is done. The
   // reduction throws a RuntimeError if the result has not `expected` elements.
@@ -29,6 +32,7 @@ class CommHook {
 
  private:
   const std::unique_ptr<c10d::CommHookInterface> hook_;
+  const std::chrono::milliseconds patience_;
   c10::intrusive_ptr<c10::ivalue::Future> latest_;
 };
 

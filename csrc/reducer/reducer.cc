@@ -119,10 +119,11 @@ void Reducer::check_carries_digests() const {
               "collectives carry checksums: leave it out, and call ringdp.check_replicas(model) now and then");
 }
 
-void Reducer::register_comm_hook(std::unique_ptr<c10d::CommHookInterface> hook, bool always) {
+void Reducer::register_comm_hook(std::unique_ptr<c10d::CommHookInterface> hook, bool always,
+                                 std::chrono::milliseconds patience) {
   const std::lock_guard lock(mutex_);
   if (hook_) refuse("register_comm_hook or register_builtin_comm_hook can only be called once.");
-  hook_ = std::make_unique<CommHook>(std::move(hook));
+  hook_ = std::make_unique<CommHook>(std::move(hook), patience);
   hook_always_ = always;
   if (!rebuilt_ && !unfinished_ && layout_by_size() != layout_) set_buckets(layout_by_size());
 }

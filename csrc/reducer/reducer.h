@@ -69,7 +69,9 @@ class Reducer {
 
   // Before use; the same calls on all ranks.
   // Once. `always`: false for a hook that use_comm_hook() leaves out in most steps: buckets are laid out for those.
-  void register_comm_hook(std::unique_ptr<c10d::CommHookInterface> hook, bool always);
+  // `patience`: see CommHook.
+  void register_comm_hook(std::unique_ptr<c10d::CommHookInterface> hook, bool always,
+                          std::chrono::milliseconds patience);
   // Between passes: whether the hook is called, or buckets are averaged as if there were none.
   void use_comm_hook(bool used);
   void set_static_graph();

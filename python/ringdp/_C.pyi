@@ -256,8 +256,12 @@ class Reducer:
     def keep_shards(self) -> None:
         """Undoes set_on_shard()."""
 
-    def register_comm_hook(self, state: object, hook: Callable[..., Any], always: bool = True) -> None:
+    def register_comm_hook(
+        self, state: object, hook: Callable[..., Any], always: bool = True, patience: timedelta = timedelta(minutes=10)
+    ) -> None:
         """Replaces the mean. RuntimeError if there is a hook already.
+
+        patience: for each of its Futures.
 
         always: False for one that use_comm_hook() leaves out in most steps: buckets are laid out for those.
         """

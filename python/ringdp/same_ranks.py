@@ -1,7 +1,8 @@
-"""Makes another process group of the same ranks."""
+"""Another process group of the same ranks, and the timeout of one."""
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Any
 
 import torch.distributed as dist
@@ -10,14 +11,19 @@ from torch.distributed import distributed_c10d
 from ringdp.gather_objects import gather_objects
 
 
+def timeout_of(group: dist.ProcessGroup) -> timedelta:
+    """Of its collectives."""
+    timeout: timedelta = group._get_backend(group._device_types[0]).options._timeout
+    return timeout
+
+
 def another_group(group: dist.ProcessGroup, **options: Any) -> dist.ProcessGroup:
     """dist.new_group(**options) of the same ranks, with the group's timeout. Collective for these ranks only.
 
     torch names such a group by the number of groups that a rank is in. Ranks that are in different numbers of groups
     would wait for each other under different names until the timeout, so all of them raise a RuntimeError.
     """
-    # torch's own default is half an hour, whatever the group's.
-    options.setdefault("timeout", group._get_backend(group._device_types[0]).options._timeout)
+    options.setdefault("timeout", timeout_of(group))  # torch's own default is half an hour, whatever the group's
     if group is dist.group.WORLD:
         return dist.new_group(**options)  # named by a count that all ranks share
     members = dist.get_process_group_ranks(group)

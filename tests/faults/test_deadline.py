@@ -232,6 +232,22 @@ def test_signal_handlers_run_while_a_communication_hook_waits(make_world):
         assert "abandon_backward()" in said
 
 
+def hook_that_never_ends(bucket_mb: float) -> str:
+    """On a rank: what is said of Futures that are never done, of the first bucket or of the only one."""
+    layers = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Linear(2, 2))
+    ddp = DistributedDataParallel(layers, bucket_cap_mb=bucket_mb)
+    ddp.register_comm_hook(None, lambda _, bucket: torch.futures.Future())
+    return error_of(ddp(torch.ones(1, 2)).sum().backward)
+
+
+@pytest.mark.parametrize("bucket_mb", [1e-5, 25])
+def test_a_communication_hook_is_waited_for_twice_the_timeout(run_on_fresh_ranks, bucket_mb):
+    world = run_on_fresh_ranks(1)
+    world.join(timeout_s=0.5)
+    [said] = world.run(hook_that_never_ends, bucket_mb)
+    assert "is not done after 1 s" in said and "must not wait for later buckets" in said
+
+
 def interrupted_pass(told: str) -> tuple[bool, str, str]:
     """On rank 0 a handler ends a pass that waits for rank 1. Whether it did, what the next pass says, and the hash of
     two steps after it was abandoned.

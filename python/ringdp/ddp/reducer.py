@@ -14,6 +14,7 @@ from ringdp import _native
 from ringdp.ddp import settings, unaveraged
 from ringdp.ddp.leaf_steps import LeafSteps
 from ringdp.ddp.modes import Modes, group_for
+from ringdp.same_ranks import timeout_of
 from ringdp.zero.gradients import StandIns
 
 if TYPE_CHECKING:
@@ -119,8 +120,11 @@ class Reducer(_C.Reducer):
         self._logger = weakref.ref(logger)
 
     def register_comm_hook(self, state: object, hook: Any, always: bool = True) -> None:
-        """As torch's; always: see _C.Reducer. RuntimeError if there is a hook already."""
-        super().register_comm_hook(state, hook, always)
+        """As torch's; always: see _C.Reducer. RuntimeError if there is a hook already.
+
+        It may make several collectives of a bucket, whose own deadlines come first and name the rank that is late.
+        """
+        super().register_comm_hook(state, hook, always, 2 * timeout_of(self._ddp().process_group))
         self.has_hook = True
 
     def _set_ddp_runtime_logging_sample_rate(self, sample_rate: int) -> None:
