@@ -34,9 +34,12 @@ bool exchange_hellos(transport::SocketView socket, const transport::Hello& mine,
 void check_progress(const Session& session, const transport::Acceptor& acceptor, const transport::Dialer& dialer) {
   std::vector<int> missing = dialer.missing();
   for (const int rank : acceptor.missing()) missing.push_back(rank);
-  const std::string& why = acceptor.why_refused();
-  session.store_exchange.check_progress("connect" + (why.empty() ? "" : " (refused: " + why + ")"),
-                                        [&] { return missing; });
+  const std::string& refused = acceptor.why_refused();
+  const std::string obstacle = dialer.obstacle();
+  std::string act = "connect";
+  if (!refused.empty()) act += " (refused: " + refused + ")";
+  if (!obstacle.empty()) act += " (" + obstacle + "; RINGDP_SOCKET_IFNAME chooses the interface)";
+  session.store_exchange.check_progress(act, [&] { return missing; });
 }
 
 std::vector<transport::Arrival> meet(const Session& session, transport::Acceptor acceptor, transport::Dialer dialer) {

@@ -35,8 +35,7 @@ void wait_until_done(c10::ivalue::Future& future, std::chrono::milliseconds pati
       std::chrono::duration<double>(patience).count(),
       " s, twice the timeout of the process group. A hook is called for a bucket only when its Future for the previous "
       "bucket is done, so that collectives in its callbacks have the same order on all ranks: its Futures must not "
-      "wait "
-      "for later buckets. If another rank is late instead, raise the timeout");
+      "wait for later buckets. If another rank is late instead, raise the timeout");
 }
 
 class HookReduction final : public Reduction {

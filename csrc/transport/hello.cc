@@ -165,6 +165,12 @@ bool from_hex(const std::string& text, std::byte* bytes, size_t size) {
   return true;
 }
 
+std::vector<int> distinct(std::vector<int> ranks) {
+  std::sort(ranks.begin(), ranks.end());
+  ranks.erase(std::unique(ranks.begin(), ranks.end()), ranks.end());
+  return ranks;
+}
+
 Acceptor::Acceptor(int listener, std::vector<Hello> expected, Admit admit, const TlsContext* tls)
     : listener_(listener), tls_(tls), expected_(std::move(expected)), admit_(std::move(admit)) {}
 
@@ -193,9 +199,7 @@ int Acceptor::poll_ms(int most_ms) const {
 std::vector<int> Acceptor::missing() const {
   std::vector<int> ranks;
   for (const Hello& hello : expected_) ranks.push_back(hello.from);
-  std::sort(ranks.begin(), ranks.end());
-  ranks.erase(std::unique(ranks.begin(), ranks.end()), ranks.end());
-  return ranks;
+  return distinct(std::move(ranks));
 }
 
 void Acceptor::accept_new() {

@@ -57,6 +57,9 @@ std::string to_hex(const std::byte* bytes, size_t size);
 // False unless `text` is exactly 2 * size lower-case hexadecimal digits.
 bool from_hex(const std::string& text, std::byte* bytes, size_t size);
 
+// Each rank once, ascending.
+std::vector<int> distinct(std::vector<int> ranks);
+
 // A connection on which both sides have said who they are.
 struct Arrival {
   Hello hello;  // of the other side: hello.from is its rank

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <system_error>
 
 #include "base/error.h"
 #include "transport/tcp/tcp_socket.h"
@@ -17,6 +18,8 @@ bool is_worth_retrying(int code) {
   return code == ECONNREFUSED || code == ECONNRESET || code == ECONNABORTED || code == ETIMEDOUT ||
          code == EHOSTUNREACH || code == ENETUNREACH || code == EAGAIN || code == EINTR;
 }
+
+std::string words_of(int code) { return std::generic_category().message(code); }
 
 }  // namespace
 
@@ -56,9 +59,11 @@ int Dialer::poll_ms(int most_ms) const {
 std::vector<int> Dialer::missing() const {
   std::vector<int> ranks;
   for (const Attempt& attempt : attempts_) ranks.push_back(attempt.call.hello.to);
-  std::sort(ranks.begin(), ranks.end());
-  ranks.erase(std::unique(ranks.begin(), ranks.end()), ranks.end());
-  return ranks;
+  return distinct(std::move(ranks));
+}
+
+std::string Dialer::obstacle() const {
+  return attempts_.empty() ? "" : attempts_.front().call.to.text() + ": " + attempts_.front().why;
 }
 
 bool Dialer::move(Attempt& attempt) {
@@ -85,7 +90,7 @@ bool Dialer::connect(Attempt& attempt) {
     return false;
   }
   if (!is_worth_retrying(errno)) throw_errno("cannot connect to " + to.text());
-  return retry(attempt);
+  return retry(attempt, words_of(errno));
 }
 
 bool Dialer::exchange_hellos(Attempt& attempt) {
@@ -99,11 +104,11 @@ bool Dialer::exchange_hellos(Attempt& attempt) {
   while (attempt.received < kHelloBytes) {
     const ssize_t got = socket.recv(attempt.reply.data() + attempt.received, kHelloBytes - attempt.received);
     if (got < 0) return await(attempt, POLLIN);
-    if (got == 0) return retry(attempt);
+    if (got == 0) return retry(attempt, "it closes connections");
     attempt.received += static_cast<size_t>(got);
   }
   const auto hello = decode(attempt.reply.data(), attempt.reply.size());
-  return (hello && matches(*hello, reply_to(attempt.call.hello))) || retry(attempt);
+  return (hello && matches(*hello, reply_to(attempt.call.hello))) || retry(attempt, "another program answers");
 }
 
 bool Dialer::await(Attempt& attempt, short events) {
@@ -112,14 +117,16 @@ bool Dialer::await(Attempt& attempt, short events) {
     return false;
   }
   // A side that refuses a certificate sends an alert before it closes, which can be read even if sending failed.
+  const int code = errno;
   std::byte byte{};
   attempt.socket.view().recv(&byte, sizeof byte);
-  return retry(attempt);
+  return retry(attempt, words_of(code));
 }
 
-bool Dialer::retry(Attempt& attempt) {
-  const std::string why = attempt.socket.view().failure();
-  if (!why.empty() && !refusal_) refusal_ = Refusal{attempt.call.hello.to, why};
+bool Dialer::retry(Attempt& attempt, std::string why) {
+  const std::string failure = attempt.socket.view().failure();
+  if (!failure.empty() && !refusal_) refusal_ = Refusal{attempt.call.hello.to, failure};
+  attempt.why = std::move(why);
   attempt.socket = {};
   attempt.resume = Deadline::after(std::chrono::milliseconds(attempt.pause_ms));
   attempt.pause_ms = std::min(2 * attempt.pause_ms, kLongestPauseMs);

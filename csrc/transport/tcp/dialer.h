@@ -40,6 +40,7 @@ class Dialer {
   const std::optional<Refusal>& refusal() const { return refusal_; }
 
   std::vector<int> missing() const;  // ranks, ascending
+  std::string obstacle() const;      // the address of the first of them, and why it has not answered; or empty
   std::vector<Arrival> take_answers() { return std::move(answers_); }
 
  private:
@@ -52,6 +53,7 @@ class Dialer {
     short awaits = 0;  // poll(2) events
     size_t sent = 0, received = 0;
     HelloFrame frame{}, reply{};
+    std::string why = "no answer yet";
   };
 
   bool move(Attempt& attempt);  // true once it is answered
@@ -60,7 +62,7 @@ class Dialer {
   void begin(Attempt& attempt) const;
   // False, after a call on the socket has failed: awaits `events` if that is all it lacked, else tries again.
   bool await(Attempt& attempt, short events);
-  bool retry(Attempt& attempt);
+  bool retry(Attempt& attempt, std::string why);
 
   const TlsContext* tls_;
   std::vector<Attempt> attempts_;

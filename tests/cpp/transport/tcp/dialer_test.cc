@@ -86,6 +86,7 @@ TEST_P(DialerTest, AllCallsAreUnderWayBeforeOneIsAnswered) {
              return entry.events != POLLIN;  // the answer is what is missing
            }));
   EXPECT_EQ(dialer.missing(), (std::vector<int>{0, 1, 2}));
+  EXPECT_EQ(dialer.obstacle(), here_.text() + ": no answer yet");
   Acceptor acceptor(listener_.get(), expected, [](int, int) { return true; });
   while (!acceptor.advance()) {
     polls.clear();
@@ -113,6 +114,7 @@ TEST_P(DialerTest, AllCallsAreUnderWayBeforeOneIsAnswered) {
 TEST_P(DialerTest, NobodyToCallIsDoneAtOnce) {
   Dialer dialer({}, nullptr);
   EXPECT_TRUE(dialer.advance());
+  EXPECT_EQ(dialer.obstacle(), "");
   EXPECT_EQ(dialer.poll_ms(123), 123);
 }
 
@@ -128,6 +130,7 @@ TEST_P(DialerTest, TriesAgainWhileRefused) {
     sleep(dialer);
   }
   EXPECT_EQ(dialer.missing(), std::vector<int>{0});
+  EXPECT_EQ(dialer.obstacle(), here_.text() + ": Connection refused");
   listener_.reset(::socket(here_.family(), SOCK_STREAM | SOCK_CLOEXEC, 0));
   ASSERT_EQ(::bind(listener_.get(), here_.raw(), here_.size), 0);
   ASSERT_EQ(::listen(listener_.get(), 1), 0);
