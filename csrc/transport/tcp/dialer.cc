@@ -104,7 +104,7 @@ bool Dialer::exchange_hellos(Attempt& attempt) {
   while (attempt.received < kHelloBytes) {
     const ssize_t got = socket.recv(attempt.reply.data() + attempt.received, kHelloBytes - attempt.received);
     if (got < 0) return await(attempt, POLLIN);
-    if (got == 0) return retry(attempt, "it closes connections");
+    if (got == 0) return retry(attempt, "it closes the connection");
     attempt.received += static_cast<size_t>(got);
   }
   const auto hello = decode(attempt.reply.data(), attempt.reply.size());
