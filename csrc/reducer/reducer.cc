@@ -125,7 +125,7 @@ void Reducer::register_comm_hook(std::unique_ptr<c10d::CommHookInterface> hook, 
   if (hook_) refuse("register_comm_hook or register_builtin_comm_hook can only be called once.");
   hook_ = std::make_unique<CommHook>(std::move(hook), patience);
   hook_always_ = always;
-  if (!rebuilt_ && !unfinished_ && layout_by_size() != layout_) set_buckets(layout_by_size());
+  if (!rebuilt_ && !layout_is_kept_ && !unfinished_ && layout_by_size() != layout_) set_buckets(layout_by_size());
 }
 
 void Reducer::use_comm_hook(bool used) {
@@ -195,7 +195,7 @@ std::vector<Part> Reducer::parts() const {
 void Reducer::set_buckets(const Layout& layout) {
   const c10::AutoGradMode no_grad(false);
   layout_ = layout;
-  const bool anew = !buckets_.empty(), together = !options_.made_locally || rebuilt_;
+  const bool anew = !buckets_.empty(), together = !options_.made_locally || rebuilt_ || layout_is_kept_;
   buckets_.clear();
   try {
     make_buckets(together);
@@ -243,7 +243,7 @@ bool Reducer::rebuild_buckets() {
 }
 
 bool Reducer::lay_out_by_arrival(int root) {
-  if (rebuilt_ || sharded() || !options_.layout.empty()) return false;
+  if (rebuilt_ || layout_is_kept_ || sharded() || !options_.layout.empty()) return false;
   rebuilt_ = true;
   const Layout own = arrival_.empty() ? layout_ : make_layout(parts(), arrival_, options_.bucket_limits);
   const Layout agreed = agree_on(own, parameters_.size(), *group_, parameters_[0].device(), root);
@@ -283,7 +283,7 @@ void Reducer::set_group(GroupPtr group) {
   mean_ = make_mean(group_, parameters_[0].device(), options_.rank_order);
   check_carries_digests();
   divisor_ = Divisor(group_->getSize());
-  set_buckets(rebuilt_ || options_.micro_batches > 0 ? layout_ : layout_by_size());
+  set_buckets(rebuilt_ || layout_is_kept_ || options_.micro_batches > 0 ? layout_ : layout_by_size());
   leaf_sums_.fit();
 }
 
@@ -291,7 +291,7 @@ void Reducer::keep_layout() {
   const std::lock_guard lock(mutex_);
   const Layout by_size = layout_by_size();
   if (layout_ != by_size) set_buckets(by_size);
-  rebuilt_ = true;
+  layout_is_kept_ = true;
 }
 
 void Reducer::remove_hooks() {

@@ -305,7 +305,7 @@ class Reducer {
   // The leaf that has begun: the .grad that a backward pass has left, and its version then; by parameter.
   std::vector<std::optional<std::pair<const at::TensorImpl*, int64_t>>> in_leaf_;
   bool changed_in_leaves_ = false, leaf_times_begun_ = false;
-  bool rebuilt_ = false;
+  bool rebuilt_ = false, layout_is_kept_ = false;
   std::vector<size_t> arrival_;  // in the latest synchronised pass; empty before the first
 
   // The running pass.

@@ -135,7 +135,7 @@ class Compression:
         try:
             return self._average(number, flat, gradients)
         except BaseException as error:
-            self._failure = str(error)
+            self._failure = str(error) or repr(error)
             raise
 
     def _average(self, number: int, flat: Tensor, gradients: dict[str, Tensor]) -> Tensor:
@@ -202,7 +202,12 @@ def _laid_out(parameter: Tensor, gradient: Tensor) -> Tensor:
 def cap_for(method: Method | None, args: Sequence[Any], kwargs: dict[str, Any]) -> dict[str, Any]:
     """The wrapper's arguments; a PowerSGD has one bucket unless they say otherwise, so that factors travel together."""
     is_given = kwargs.get("bucket_cap_mb") is not None or len(args) >= STOCK_ARGUMENTS.index("bucket_cap_mb")
-    return {**kwargs, "bucket_cap_mb": _ONE_BUCKET_MB} if isinstance(method, PowerSGD) and not is_given else kwargs
+    return {**kwargs, "bucket_cap_mb": _ONE_BUCKET_MB} if is_in_one_bucket(method) and not is_given else kwargs
+
+
+def is_in_one_bucket(method: Method | None) -> bool:
+    """Whether it sends fewer collectives so."""
+    return method is not None and isinstance(fixed(method), PowerSGD)
 
 
 def _bytes_whole(elements: int, ranks: int, halves: int) -> int:

@@ -97,6 +97,8 @@ _MEANS = {
     "fused": "summed in rank order and divided once by the backend: the bits of one process",
     "exchanged": "shards exchanged, folded in rank order and divided once: the bits of one process",
     "leaves": "summed along the tree of micro-batches and divided once: the bits of one process at any number of ranks",
+    "hook": "what the communication hook returns",
+    "compressed": "compressed, then summed in rank order: the bits of one process that plays all ranks",
     "summed": "summed by the backend in its own order, divided once: not the bits of one process",
 }
 _SHOWN = 4
@@ -162,6 +164,14 @@ class Explanation:
         )
 
 
+def _mean_of(reducer: Any) -> str:
+    if reducer.leaf_steps is not None:
+        return "leaves"
+    if reducer.compression is not None:
+        return "compressed"
+    return "hook" if reducer.has_hook else str(reducer.mean_name())
+
+
 def explanation(reducer: Any, *, gradients_are_views: bool, overlap: bool) -> Explanation:
     """Of this reducer, as it is now."""
     plans = []
@@ -173,6 +183,6 @@ def explanation(reducer: Any, *, gradients_are_views: bool, overlap: bool) -> Ex
         rebuilt=bool(reducer.stats()["rebuilt"]),
         gradients_are_views=gradients_are_views,
         overlap=overlap,
-        mean=reducer.mean_name() if reducer.leaf_steps is None else "leaves",
+        mean=_mean_of(reducer),
         times=step_times(reducer.timeline()),
     )

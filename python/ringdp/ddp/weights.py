@@ -18,6 +18,7 @@ class Weights:
 
     def __init__(self) -> None:
         self._pending = 0.0
+        self._added: list[_Place] = []  # where the last pass that was not synchronised has left gradients
         self._mean: list[_Place] = []  # where the last synchronised pass has left one
 
     def backward(self, ddp: Any, loss: torch.Tensor | None, weight: float) -> None:
@@ -30,8 +31,8 @@ class Weights:
         if loss is None:
             synchronised |= ddp.require_backward_grad_sync
         _check(ddp, loss, weight, synchronised)
-        if all(p.grad is None for p in ddp.reducer.parameters):
-            self._pending = 0.0  # gradients that were thrown away take their samples with them
+        if self._are_thrown_away(ddp):
+            self._pending = 0.0  # with their samples
             self._mean = []
         if synchronised:
             self._refuse_to_average_again(ddp)
@@ -43,7 +44,15 @@ class Weights:
         elif synchronised:
             ddp.reducer.backward_without_loss()
         self._pending = 0.0 if synchronised else total
+        self._added = [] if synchronised else _places(ddp)
         self._mean = _places_of_mean(ddp) if synchronised else self._mean
+
+    def _are_thrown_away(self, ddp: Any) -> bool:
+        """Whether zero_grad() was called since the last pass: with set_to_none=False what was there is 0 and changed."""
+        left = [p.grad for p in ddp.reducer.parameters if p.grad is not None]
+        if not left or not self._pending:
+            return not left
+        return not set(self._added) & set(_places(ddp)) and not any(bool(gradient.any()) for gradient in left)
 
     def _refuse_to_average_again(self, ddp: Any) -> None:
         """Below stage 2 a pass averages what is in .grad, and a mean there would be weighed anew."""
@@ -65,8 +74,16 @@ class Weights:
 def _places_of_mean(ddp: Any) -> list[_Place]:
     if ddp.zero_stage >= 2:
         return []
+    return _places(ddp)
+
+
+def _places(ddp: Any) -> list[_Place]:
     found = ((number, parameter.grad) for number, parameter in enumerate(ddp.reducer.parameters))
-    return [(n, gradient.data_ptr(), gradient._version) for n, gradient in found if gradient is not None]
+    return [(n, _address(gradient), gradient._version) for n, gradient in found if gradient is not None]
+
+
+def _address(gradient: torch.Tensor) -> int:
+    return (gradient._values() if gradient.is_sparse else gradient).data_ptr()
 
 
 def _check(ddp: Any, loss: torch.Tensor | None, weight: float, synchronised: bool) -> None:

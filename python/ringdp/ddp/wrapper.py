@@ -14,7 +14,7 @@ from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.nn import SyncBatchNorm
 from torch.nn.parallel import DistributedDataParallel as _Stock
 
-from ringdp.compress.hook import Compression, cap_for
+from ringdp.compress.hook import Compression, cap_for, is_in_one_bucket
 from ringdp.compress.ledger import Ledger
 from ringdp.compress.methods import Auto, Method, PowerSGD, fixed, method_of
 from ringdp.ddp import registrations, unaveraged
@@ -260,8 +260,8 @@ class DistributedDataParallel(Sharding, _Stock):
         if self._modes.compress is not None:
             named = dict(zip(parameters, names, strict=True))
             self._compression = Compression(self.process_group, named, self._modes.compress, self.reducer)
-            is_auto = isinstance(self._modes.compress, Auto)
-            self.reducer.register_comm_hook(None, self._compression, always=not is_auto)
+            is_seldom = isinstance(self._modes.compress, Auto) and not is_in_one_bucket(self._modes.compress)
+            self.reducer.register_comm_hook(None, self._compression, always=not is_seldom)
             self.reducer.compression = self._compression
             self.reducer.keep_layout()  # as the residuals of means are with the owner of a part
         self._static_graph_delay_allreduce_enqueued = False  # a copy's reducer has not seen a pass yet

@@ -28,6 +28,14 @@ def test_kinds_follow_from_decisions():
     assert found == [CODED, WHOLE, CODED, CODED, CODED, *whole, CODED, WHOLE, CODED, *whole]
 
 
+@on_ranks(2, [1, 1, 2])
+def test_only_power_sgd_has_one_bucket() -> list[int]:
+    """Buckets of a model whose two matrices are as large as those that are reduced in place."""
+    methods = (PowerSGD(1), Auto(PowerSGD(1)), Auto(Codes("int8")))
+    model = nn.Sequential(nn.Linear(1024, 1024, bias=False), nn.Linear(1024, 1024, bias=False))
+    return [len(DistributedDataParallel(model, compress=method).reducer.buckets()) for method in methods]
+
+
 def test_rank_0_decides_after_a_probe_and_now_and_then():
     schedule = Schedule()
     probes = [step for step in range(1, 3 * PROBE_STEPS + 1) if schedule.decides(step)]

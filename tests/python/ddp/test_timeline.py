@@ -12,6 +12,7 @@ from ringdp.ddp.timeline import BucketTimes, Explanation, StepTimes, step_times
 from ringdp.ddp.wrapper import DistributedDataParallel
 from ringdp.tools.watch.figures import unpacked
 from small_models import fresh, loss_of
+from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.nn.parallel import DistributedDataParallel as Stock
 
 _C = _native.load()
@@ -130,6 +131,24 @@ def test_before_the_first_step(pair):
     for told, text in pair.run(explained, "ringdp", 0):
         assert not told.rebuilt and "reverse order" in text and "No step" in text
         assert "shared memory" in text and "gradients are views" in text
+
+
+def explained_with(change: str) -> str:
+    if change == "compress":
+        ddp = DistributedDataParallel(fresh(), compress="int8", bucket_cap_mb=0.005)
+    else:
+        ddp = DistributedDataParallel(fresh(), bucket_cap_mb=0.005)
+        ddp.register_comm_hook(None, default_hooks.allreduce_hook)
+    for step in range(2):
+        loss_of(ddp, HERE.rank, step, 0).backward()
+    return str(ddp.explain())
+
+
+def test_what_a_hook_computes_is_not_called_the_mean_of_one_process(pair):
+    for text in pair.run(explained_with, "compress"):
+        assert "in reverse order of the parameters" in text and "one process that plays all ranks" in text
+    for text in pair.run(explained_with, "hook"):
+        assert "in the order in which gradients arrived" in text and "what the communication hook returns" in text
 
 
 def many_parameters() -> str:

@@ -78,17 +78,20 @@ def test_bad_weights_are_named() -> None:
         ddp.backward(loss, 1)
 
 
-@on_ranks(3, [True] * 3)
-def test_weights_go_with_their_gradients() -> list[bool]:
+@on_ranks(3, [6.0, 6.0, 2.0, True, True])
+def test_weights_go_with_their_gradients() -> list[float | bool]:
     """What micro-batches that were thrown away, and forward passes under no_sync, leave behind: nothing."""
     ddp = DistributedDataParallel(torch.nn.Linear(1, 1, bias=False))
     x = torch.full((1, 1), 6.0)
-    with ddp.no_sync():
-        ddp.backward(ddp(x).sum(), weight=100)
-    ddp.zero_grad()
-    ddp.backward(ddp(x).sum(), weight=1)
-    right = [ddp.module.weight.grad.item() == 6.0]
-    ddp.zero_grad()
+    right: list[float | bool] = []
+    for factor, set_to_none in ((1, True), (1, False), (0, None)):  # the last is a gradient of 0, which counts
+        with ddp.no_sync():
+            ddp.backward(ddp(x).sum() * factor, weight=100 if factor else 2)
+        if set_to_none is not None:
+            ddp.zero_grad(set_to_none)
+        ddp.backward(ddp(x).sum(), weight=1)
+        right.append(ddp.module.weight.grad.item())
+        ddp.zero_grad()
     loss = ddp(x).sum()
     with ddp.no_sync():  # the forward pass decides
         ddp.backward(loss, weight=2)
@@ -108,6 +111,16 @@ def test_without_weight_it_is_backward() -> bool:
     ddp = DistributedDataParallel(torch.nn.Linear(1, 1, bias=False))
     ddp.backward(ddp(torch.full((1, 1), float(HERE.rank))).sum())
     return ddp.module.weight.grad.item() == 1.0
+
+
+@on_ranks(3, 2.0)
+def test_sparse_gradients_have_weights() -> float:
+    """Two of three ranks' samples use a row, each once in a pass of two samples; and it runs twice."""
+    ddp = DistributedDataParallel(torch.nn.Embedding(4, 1, sparse=True))
+    for _ in range(2):
+        ddp.zero_grad()
+        ddp.backward(9 * ddp(torch.tensor([int(HERE.rank > 0), 2])).sum(), weight=3)
+    return ddp.module.weight.grad.to_dense()[1].item()
 
 
 @on_ranks(3, 1)
