@@ -30,7 +30,7 @@ _WARM_UP = 2  # steps of a probe that do not count
 
 
 class Kind(enum.Enum):
-    """A step is compressed, averaged as without compression, or averaged in float32 with all that is residuals."""
+    """A step is compressed, averaged as without compression, or averaged in float32 with all residuals."""
 
     CODED = "coded"
     WHOLE = "whole"

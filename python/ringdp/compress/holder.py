@@ -71,7 +71,7 @@ class CompressionToo:
                 yield Stretch(spec, 0, spec.elements)
 
     def adopt(self, pieces: Sequence[Piece], settings: Mapping[str, Any]) -> None:
-        """Of both; without a state of a compression nothing is residuals."""
+        """Of both; without a state of a compression residuals are 0."""
         self._holder.adopt([piece for piece in pieces if not piece.kind.startswith(PREFIX)], settings)
         if (own := self._compression) is None:
             return
@@ -79,6 +79,7 @@ class CompressionToo:
         for piece in pieces:
             if piece.kind.startswith(PREFIX):
                 found.setdefault(piece.kind, {})[piece.name] = piece.tensor.view(piece.shape)
+        own.drop_residuals()
         residuals = own.means.residuals
         residuals.of_rank = found.get(self._of_rank(own.rank), {})
         residuals.of_means = {name: (0, flat) for name, flat in found.get(_OF_MEANS, {}).items()}

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from ringdp.compress.auto import Judge, Kind
 from ringdp.compress.ledger import Entry, Ledger, Norms
-from ringdp.compress.means import Means, Part, Sent, means_of, norm
+from ringdp.compress.means import Means, Part, Residuals, Sent, means_of, norm
 from ringdp.compress.methods import Auto, Codes, Decision, Method, PowerSGD, TopK, fixed
 from ringdp.compress.owners import bucket_shards
 from ringdp.ddp.modes import STOCK_ARGUMENTS, check_sums, group_like, ring_options
@@ -91,6 +91,7 @@ class Compression:
     def begin_pass(self) -> None:
         """In front of a forward pass."""
         if (optimizer := self._optimizer()) is not None:
+            optimizer.begin_pass()
             self._begin(Kind.CODED if optimizer.is_frozen else Kind.WHOLE)
         elif self._judge is None and self._kind is not Kind.CODED:  # that optimizer is gone
             self._begin(Kind.CODED)
@@ -108,6 +109,10 @@ class Compression:
         if self._judge is not None:
             self._judge.restore(decisions)
             self._begin(self._judge.schedule.kind(steps))
+
+    def drop_residuals(self) -> None:
+        """Nothing was left out so far. Between steps."""
+        self.means.residuals, self.means.factors = Residuals(), {}
 
     def _begin(self, kind: Kind) -> None:
         self._kind = kind

@@ -192,7 +192,7 @@ class CodedMeans:
         return rows.parts(mean, offset)
 
     def _norms(self, rows: Rows, values: Tensor, residuals: Tensor | None) -> tuple[float, float]:
-        """Of values and what is residuals, and of what codes leave out of them."""
+        """Of values and residuals, and of what codes leave out of them."""
         codec, meant = self._place.codecs.contributions, values if residuals is None else values + residuals
         codec.encode_with_feedback(meant, left := torch.zeros_like(meant), len(meant) // codec.block)
         return norm((meant,)), norm(rows.part(left, name) for name in rows.counts)  # but for what fills up blocks
@@ -216,7 +216,7 @@ class CodedMeans:
 
 
 class PowerMeans:
-    """See Means: P = mean(M Q), made orthogonal, Q = mean(M' P), then P Q'; M: gradients and what is residuals.
+    """See Means: P = mean(M Q), made orthogonal, Q = mean(M' P), then P Q'; M: gradients and residuals.
 
     All ranks have whole means, whoever owns what.
     """

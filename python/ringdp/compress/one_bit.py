@@ -103,12 +103,21 @@ class OneBitAdam(AdamW):
             raise NotImplementedError("OneBitAdam.add_param_group: it has the parameters that its model had")
         super().add_param_group(param_group)
 
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """As torch's; also where the step of these gradients was left out, as they were not finite."""
+        super().zero_grad(set_to_none)
+        self._arrived.clear()
+
+    def begin_pass(self) -> None:
+        """In front of a forward pass: .grad may also have been dropped by the module's zero_grad()."""
+        self._arrived = {parameter for parameter in self._arrived if parameter.grad is not None}
+
     def arrive(self, parameters: Sequence[Tensor]) -> None:
-        """Their next momenta come into .grad. RuntimeError where they have since the latest step."""
+        """Their next momenta come into .grad. RuntimeError where they have since the latest step or zero_grad()."""
         if not self._arrived.isdisjoint(parameters):
             raise RuntimeError(
                 "OneBitAdam: two synchronised backward passes before one step(), and .grad is a momentum after the "
-                "first: use no_sync() for all passes of a step but the last"
+                "first: use no_sync() for all passes of a step but the last, or zero_grad() to leave out a step"
             )
         self._arrived.update(parameters)
 

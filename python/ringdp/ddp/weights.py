@@ -48,7 +48,7 @@ class Weights:
         self._mean = _places_of_mean(ddp) if synchronised else self._mean
 
     def _are_thrown_away(self, ddp: Any) -> bool:
-        """Whether zero_grad() was called since the last pass: with set_to_none=False what was there is 0 and changed."""
+        """Whether zero_grad() was called since the last pass; with set_to_none=False gradients have changed, to 0."""
         left = [p.grad for p in ddp.reducer.parameters if p.grad is not None]
         if not left or not self._pending:
             return not left

@@ -76,9 +76,9 @@ class DistributedDataParallel(Sharding, _Stock):
     Gradients are summed in rank order and divided once; 16-bit ones in float32, rounded once. Buckets have their final
     size from the first step on, and are in shared memory if the backend offers it.
 
-    Beyond torch's: `backward(loss_sum, weight=n)`, `explain()`, `times()`, `ledger()`, `memory()`, `full_state_dict()`,
-    `gathers()`, `gathered()`, `abandon_backward()`, `finish_step()`. Collective: the constructor, forward in
-    synchronised steps (at stage 3 in every one), backward.
+    Beyond torch's: `backward(loss_sum, weight=n)`, `explain()`, `times()`, `ledger()`, `drop_residuals()`, `memory()`,
+    `full_state_dict()`, `gathers()`, `gathered()`, `abandon_backward()`, `finish_step()`. Collective: the constructor,
+    forward in synchronised steps (at stage 3 in every one), backward.
     """
 
     def __init__(
@@ -181,6 +181,16 @@ class DistributedDataParallel(Sharding, _Stock):
         if self._compression is None:
             raise ValueError("DistributedDataParallel.ledger: it is for compress=...")
         return self._compression.ledger(self.times().exposed if self._compression.steps else 0.0)
+
+    def drop_residuals(self) -> None:
+        """With compress: what codes have left out so far is not sent any more. ValueError without.
+
+        On all ranks, between two steps, where another state was loaded by hand: ringdp.checkpoint.load() loads the
+        residuals that belong to its state.
+        """
+        if self._compression is None:
+            raise ValueError("DistributedDataParallel.drop_residuals: it is for compress=...")
+        self._compression.drop_residuals()
 
     def explain(self) -> Explanation:
         """The buckets with their parameters, bytes and memory, and the latest step's times. Print it."""

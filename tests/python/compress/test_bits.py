@@ -114,7 +114,7 @@ def test_the_ledger_counts_bytes_by_the_formula(world_of, method):
 
 
 def norms_of(method: Any, stage: int) -> list[tuple[int, float, float, float, float]]:
-    """On a rank, after 2 and 17 steps: the step, what was meant, the error, the mean and what is residuals, of all."""
+    """On a rank, after 2 and 17 steps: the step, what was meant, the error, the mean and the residuals, of all."""
     model, _ = made("float32")
     ddp = DistributedDataParallel(model, compress=method, bucket_cap_mb=0.004, zero_stage=stage)
     found = []

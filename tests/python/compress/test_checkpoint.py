@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import pytest
@@ -65,6 +66,26 @@ def test_a_training_goes_on_with_the_bits_of_one_that_has_not_stopped(world_of, 
     one_process(model, optimizer, loss_of, ranks=3, steps=STEPS, compress=method)
     world_of(3).run(half, str(tmp_path), method, stage)
     assert world_of(3).run(other_half, str(tmp_path), method, later) == [parameters_hash(model)] * 3
+
+
+def rolled_back(method: Any) -> str:
+    """On a rank: the hash of a training whose first steps were undone by hand."""
+    model, optimizer = made()
+    ddp = DistributedDataParallel(model, compress=method)
+    before = copy.deepcopy((ddp.state_dict(), optimizer.state_dict()))
+    train(ddp, optimizer, range(HALF))
+    ddp.load_state_dict(before[0])
+    optimizer.load_state_dict(before[1])
+    ddp.drop_residuals()
+    train(ddp, optimizer, range(STEPS))
+    return parameters_hash(model)
+
+
+@pytest.mark.parametrize("method", ["sign", PowerSGD(2)], ids=repr)
+def test_residuals_may_be_dropped(world_of, method):
+    model, optimizer = made()
+    one_process(model, optimizer, loss_of, ranks=3, steps=STEPS, compress=method)
+    assert world_of(3).run(rolled_back, method) == [parameters_hash(model)] * 3
 
 
 def loads_elsewhere(folder: str) -> list[str]:

@@ -1,4 +1,4 @@
-"""Codes against a formula per element, and what is residuals."""
+"""Codes against a formula per element, and residuals."""
 
 from __future__ import annotations
 

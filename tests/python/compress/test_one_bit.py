@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import ringdp
 import torch
+import torch.distributed as dist
 from compress_runs import Model, loss_of, train
 from ranks import HERE, error_of, on_ranks
 from ringdp.compress.methods import PowerSGD, TopK
@@ -191,6 +192,30 @@ def test_gradients_that_are_no_momenta_are_refused_by_name() -> None:
     optimizer.zero_grad()
     loss_of(ddp, HERE.rank, 1, 0).backward()
     assert "two synchronised backward passes" in error_of(lambda: loss_of(ddp, HERE.rank, 2, 0).backward())
+
+
+@pytest.mark.parametrize("how", ["optimizer", "set to 0", "module"])
+@on_ranks(2, [True, True])
+def test_a_step_may_be_left_out(how: str) -> list[bool]:
+    """Once momenta travel: after zero_grad() the next pass is one of its own, from the momenta that are there."""
+    ddp = DistributedDataParallel(Model(), compress="int8")
+    optimizer = ringdp.OneBitAdam(ddp, freeze=1)
+    drop = {
+        "optimizer": optimizer.zero_grad,
+        "set to 0": lambda: optimizer.zero_grad(set_to_none=False),
+        "module": ddp.zero_grad,
+    }[how]
+    for step in range(4):
+        before = [p.detach().clone() for p in ddp.parameters()]
+        loss_of(ddp, HERE.rank, step, 0).backward()
+        if step != 2:
+            optimizer.step()
+        drop()
+        moved = [not torch.equal(p, known) for p, known in zip(ddp.parameters(), before, strict=True)]
+        assert any(moved) == (step != 2)
+    hashes: list[str] = [""] * 2
+    dist.all_gather_object(hashes, parameters_hash(ddp))
+    return [optimizer.is_frozen, hashes[0] == hashes[1]]
 
 
 @on_ranks(2)
