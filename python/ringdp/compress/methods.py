@@ -12,6 +12,10 @@ from ringdp.compress.codec import TopK as TopKCodec
 
 _KINDS = ("int8", "fp8", "sign")
 MODES = ("probe", "coded", "whole")
+_ALLOWED = (
+    f"{', '.join(map(repr, _KINDS))}, such a name after 'auto:', a ringdp.PowerSGD, a ringdp.TopK or a "
+    "ringdp.compress.Auto"
+)
 
 
 @dataclass(frozen=True)
@@ -24,7 +28,8 @@ class Codes:
     def __post_init__(self) -> None:
         """ValueError names a kind that does not exist."""
         if self.kind not in _KINDS:
-            raise ValueError(f"compress={self.kind!r}: must be one of {', '.join(_KINDS)}, a PowerSGD or a TopK")
+            raise ValueError(f"compress={self.kind!r}: must be {_ALLOWED}")
+        _check_feedback(self)
 
     def codecs(self, ranks: int) -> Codecs:
         """Of gradients, and of means."""
@@ -40,8 +45,9 @@ class TopK:
 
     def __post_init__(self) -> None:
         """ValueError names a part that is not above 0 and at most 1."""
-        if not 0 < self.keep <= 1:
-            raise ValueError(f"TopK: keep={self.keep}, must be above 0 and at most 1")
+        if not isinstance(self.keep, (int, float)) or isinstance(self.keep, bool) or not 0 < self.keep <= 1:
+            raise ValueError(f"TopK: keep={self.keep!r}, must be a number above 0 and at most 1")
+        _check_feedback(self)
 
     def codecs(self, ranks: int) -> Codecs:
         """Of means as many elements are kept as all ranks may have sent."""
@@ -68,6 +74,7 @@ class PowerSGD:
             value = getattr(self, name)
             if not isinstance(value, int) or isinstance(value, bool) or not least <= value < 1 << 31:
                 raise ValueError(f"PowerSGD: {name}={value!r}, must be a whole number from {least} to 2147483647")
+        _check_feedback(self)
 
 
 Fixed = Codes | TopK | PowerSGD
@@ -89,14 +96,12 @@ class Auto:
         """TypeError, ValueError name what is wrong."""
         if not isinstance(self.method, (Codes, TopK, PowerSGD)):
             raise TypeError(f"Auto: method={self.method!r}, must be a Codes, a TopK or a PowerSGD")
-        decisions = tuple((step, mode) for step, mode in self.decisions)  # also lists, as JSON has them
-        object.__setattr__(self, "decisions", decisions)
-        steps = [step for step, _ in decisions]
-        if decisions and (steps[0] != 0 or steps != sorted(set(steps)) or {m for _, m in decisions} - set(MODES)):
+        if not _are_decisions(self.decisions):
             raise ValueError(
-                f"Auto: decisions={decisions!r}: must be pairs of a step, growing from 0 on, and one of "
+                f"Auto: decisions={self.decisions!r}: must be pairs of a step, growing from 0 on, and one of "
                 f"{', '.join(MODES)}"
             )
+        object.__setattr__(self, "decisions", tuple((step, mode) for step, mode in self.decisions))
 
     def __repr__(self) -> str:
         followed = f", decisions={self.decisions!r}" if self.decisions else ""
@@ -104,6 +109,23 @@ class Auto:
 
 
 Method = Fixed | Auto
+
+
+def _are_decisions(found: object) -> bool:
+    """Also in lists, as JSON has them."""
+    if not isinstance(found, (tuple, list)) or any(not isinstance(d, (tuple, list)) or len(d) != 2 for d in found):
+        return False
+    steps, modes = [step for step, _ in found], [mode for _, mode in found]
+    if any(not isinstance(step, int) or isinstance(step, bool) for step in steps) or any(
+        mode not in MODES for mode in modes
+    ):
+        return False
+    return not steps or (steps[0] == 0 and steps == sorted(set(steps)))
+
+
+def _check_feedback(method: Fixed) -> None:
+    if not isinstance(method.feedback, bool):
+        raise TypeError(f"{type(method).__name__}: feedback={method.feedback!r}, must be True or False")
 
 
 def fixed(method: Method) -> Fixed:
@@ -117,7 +139,4 @@ def method_of(compress: object) -> Method | None:
         return compress
     if isinstance(compress, str):
         return Auto(Codes(compress.removeprefix(_AUTO))) if compress.startswith(_AUTO) else Codes(compress)
-    raise TypeError(
-        f"compress={compress!r}: must be None, {', '.join(map(repr, _KINDS))}, such a name after 'auto:', a "
-        "ringdp.PowerSGD, a ringdp.TopK or a ringdp.compress.Auto"
-    )
+    raise TypeError(f"compress={compress!r}: must be None, {_ALLOWED}")

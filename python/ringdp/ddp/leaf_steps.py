@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import warnings
 import weakref
-from collections.abc import Callable, Iterator, Sequence, Set
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from typing import Any
 
@@ -56,8 +56,8 @@ class LeafSteps:
         self._expected: list[list[int]] | None = None
         self._expected_divisor = 0.0  # of a step with weights: 0, for unknown
         self._weight: float | None = None  # of the running leaf
-        self._before: list[torch.Tensor] | None = None  # buffers
-        self._after: list[torch.Tensor] | None = None  # those that leaf 0 has left
+        self._before: dict[str, torch.Tensor] | None = None  # buffers
+        self._after: dict[str, torch.Tensor] | None = None  # those that leaf 0 has left
         self._optimizer_steps = 0
         self._has_kept_mean = False  # of the leaves that it still holds
         self._examine: Callable[[list[torch.Tensor | None]], object] | None = None
@@ -233,7 +233,7 @@ class LeafSteps:
         self._put_buffers_back()
 
     def _put_buffers_back(self) -> None:
-        self._set_buffers(self._before or [])
+        self._set_buffers(self._before or {})
         if not self._told.leaves:  # the step has not begun
             self._before = None
 
@@ -336,7 +336,7 @@ class LeafSteps:
     def forget(self) -> None:
         """Drops the leaves of a step that has failed."""
         self._show(None)
-        self._set_buffers(self._before or [])
+        self._set_buffers(self._before or {})
         self._reset()
 
     def _reset(self) -> None:
@@ -446,18 +446,21 @@ class LeafSteps:
             with torch.no_grad():
                 ddp._default_broadcast_coalesced(authoritative_rank=owner)
 
-    def _buffers(self) -> list[torch.Tensor]:
+    def _buffers(self) -> dict[str, torch.Tensor]:
         ddp = self._ddp()
         ddp._assign_modules_buffers()  # a module may have replaced one
-        return ddp.modules_buffers
+        found: dict[str, torch.Tensor] = ddp.named_module_buffers
+        return found
 
-    def _copies_of_buffers(self) -> list[torch.Tensor]:
-        return [buffer.detach().clone() for buffer in self._buffers()]
+    def _copies_of_buffers(self) -> dict[str, torch.Tensor]:
+        return {name: buffer.detach().clone() for name, buffer in self._buffers().items()}
 
     @torch.no_grad()
-    def _set_buffers(self, values: Sequence[torch.Tensor]) -> None:
-        for buffer, value in zip(self._buffers(), values, strict=False):
-            buffer.copy_(value)
+    def _set_buffers(self, values: Mapping[str, torch.Tensor]) -> None:
+        """What a leaf has registered, or made of another shape, such as a cache, stays as it is."""
+        for name, buffer in self._buffers().items():
+            if (value := values.get(name)) is not None and value.shape == buffer.shape:
+                buffer.copy_(value)
 
     def _show(self, gradients: Sequence[torch.Tensor] | None) -> None:
         for number, parameter in enumerate(self._reducer().parameters):

@@ -148,10 +148,11 @@ def test_a_checkpoint_has_the_decisions(world_of, tmp_path):
 
 
 def test_what_is_no_decision_is_refused_by_name():
-    for wrong in (((1, "coded"),), ((0, "coded"), (0, "whole")), ((0, "sometimes"),)):
+    unordered = (((1, "coded"),), ((0, "coded"), (0, "whole")))
+    for wrong in (*unordered, ((0, "sometimes"),), ((0, "probe"), 3), ((0, "probe"), (1.5, "coded")), 3):
         assert "decisions=" in error_of(Auto, Codes("int8"), wrong, kind=ValueError)
     assert "method='int8'" in error_of(Auto, "int8", kind=TypeError)
-    assert "int8, fp8, sign" in error_of(method_of, "auto:int9", kind=ValueError)
+    assert "'sign', such a name after 'auto:'" in error_of(method_of, "auto:int9", kind=ValueError)
     assert Auto(Codes("int8"), [[0, "coded"]]) == Auto(Codes("int8"), ((0, "coded"),))  # as JSON has them
     model, optimizer = made("float32")
     said = error_of(

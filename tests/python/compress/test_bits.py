@@ -211,10 +211,13 @@ def test_what_does_not_go_with_it_is_refused_by_name() -> None:
 
 
 def test_values_that_are_none_are_refused_by_name():
-    for wrong, words in (("int9", "int8, fp8, sign"), (7, "compress=7")):
+    for wrong, words in (("int9", "'int8', 'fp8', 'sign'"), (7, "compress=7")):
         assert words in error_of(method_of, wrong, kind=(ValueError, TypeError))
     assert "rank=0" in error_of(PowerSGD, 0, kind=ValueError)
-    assert "keep=0" in error_of(TopK, 0, kind=ValueError)
+    for keep in (0, "x", True):
+        assert f"TopK: keep={keep!r}" in error_of(TopK, keep, kind=ValueError)
+    for method, first in ((TopK, 0.1), (PowerSGD, 1), (Codes, "int8")):
+        assert "feedback='no'" in error_of(lambda kind=method, of=first: kind(of, feedback="no"), kind=TypeError)
     model, optimizer = made("float32")
     said = error_of(
         lambda: one_process(model, optimizer, loss_of, micro_batches=2, steps=1, compress="int8"), kind=ValueError

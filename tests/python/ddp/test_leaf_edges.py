@@ -69,6 +69,19 @@ def test_passes_without_gradients_see_the_buffers_of_the_step(world_of, loss, ki
         assert set(world_of(ranks).run(run, loss, kind)) == {reference(loss)}
 
 
+def with_a_cache(model: Any, rank: int, step: int, leaf: int) -> Tensor:
+    """A module in front of BatchNorm registers a buffer of its buffers' shape in its first pass."""
+    inner = getattr(model, "module", model)
+    if "cache" not in inner._buffers:
+        inner.register_buffer("cache", torch.full_like(inner.norm.running_mean, 7.0))
+    return loss_of(model, rank, step, leaf) * inner.cache.mean()
+
+
+def test_a_buffer_that_is_registered_in_a_leaf_takes_no_other_one_s_place(world_of):
+    for ranks in (1, 3):
+        assert set(world_of(ranks).run(run, with_a_cache, "random")) == {reference(with_a_cache)}
+
+
 def only_looks() -> list[bool]:
     """A wrapper that has no pass with gradients in any leaf keeps the buffers that it has outside of leaves."""
     ddp = wrapped()
