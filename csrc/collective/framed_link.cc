@@ -131,7 +131,8 @@ bool FramedLink::keep(uint64_t reader) {
   if (in_.seq - reader >= kMostInFlight || kept.bytes.size() - kept.begin + in_.left > ahead_) {
     throw Error(ErrorKind::kInternal,
                 "rank " + std::to_string(peer_) + " sent more of collective #" + std::to_string(in_.seq) +
-                    " than it may while #" + std::to_string(reader) + " runs (" + std::to_string(ahead_) + " bytes)",
+                    " than it may while #" + std::to_string(reader) + " runs (" + std::to_string(ahead_) +
+                    " bytes): it runs another build of ringdp, or its memory is damaged; restart the job",
                 peer_);
   }
   std::array<std::byte, 16384> arrived;
