@@ -2,10 +2,10 @@
 //
 // Bytes travel in stripes, each of which stays on one stream, behind a header with its size and number. A stripe goes
 // to a stream that poll(2) calls writable, which has room for all of it (with the smallest of buffers, for most), so a
-// stream that waits for a lost packet holds up no other one. The receiver
-// reads stripes in the order of their numbers, each from its stream into the caller's memory: what comes early waits in
-// the kernel's buffers. Numbers grow along each stream, so the next stripe is always the first unread one of its
-// stream, and can be read whatever the other streams hold.
+// stream that waits for a lost packet holds up no other one. The receiver reads stripes in the order of their numbers,
+// each from its stream into the caller's memory: what comes early waits in the kernel's buffers. Numbers grow along
+// each stream, so the next stripe is always the first unread one of its stream, and can be read whatever the other
+// streams hold.
 #pragma once
 #include <array>
 #include <chrono>

@@ -40,16 +40,6 @@ class Entry:
     way: float
     norms: Norms
 
-    @property
-    def meant(self) -> float:
-        """See Norms."""
-        return self.norms.meant
-
-    @property
-    def error(self) -> float:
-        """See Norms."""
-        return self.norms.error
-
 
 @dataclass(frozen=True)
 class Ledger:
@@ -83,7 +73,7 @@ class Ledger:
         for entry in (*self.buckets, self._total()):
             part = _ratio(entry.bytes_sent, entry.bytes_whole, 9, 4)
             error, residual = (
-                _ratio(entry.error, entry.meant, 9, 4),
+                _ratio(entry.norms.error, entry.norms.meant, 9, 4),
                 _ratio(entry.norms.residual, entry.norms.mean, 10, 2),
             )
             name = "all" if entry.bucket < 0 else str(entry.bucket)

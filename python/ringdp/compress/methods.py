@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from ringdp.compress.codec import BLOCK, Codecs, Coded
 from ringdp.compress.codec import TopK as TopKCodec
 
-_KINDS = ("int8", "fp8", "sign")
+KINDS = ("int8", "fp8", "sign")
 MODES = ("probe", "coded", "whole")
 _ALLOWED = (
-    f"{', '.join(map(repr, _KINDS))}, such a name after 'auto:', a ringdp.PowerSGD, a ringdp.TopK or a "
+    f"{', '.join(map(repr, KINDS))}, such a name after 'auto:', a ringdp.PowerSGD, a ringdp.TopK or a "
     "ringdp.compress.Auto"
 )
 
@@ -27,7 +27,7 @@ class Codes:
 
     def __post_init__(self) -> None:
         """ValueError names a kind that does not exist."""
-        if self.kind not in _KINDS:
+        if self.kind not in KINDS:
             raise ValueError(f"compress={self.kind!r}: must be {_ALLOWED}")
         _check_feedback(self)
 

@@ -123,8 +123,7 @@ def norms_of(method: Any, stage: int) -> list[tuple[int, float, float, float, fl
         ddp.zero_grad()
         if step in (1, 16):
             every = [entry.norms for entry in ddp.ledger().buckets]
-            assert [(e.meant, e.error) for e in ddp.ledger().buckets] == [(n.meant, n.error) for n in every]
-            rows = [(n.meant, n.error, n.mean, n.residuals) for n in every]
+            rows = [(n.meant, n.error, n.mean, n.residual) for n in every]
             found.append((every[0].step, *(math.hypot(*column) for column in zip(*rows, strict=True))))
             assert f"{found[-1][2] / found[-1][1]:.4f}" in str(ddp.ledger()).splitlines()[-3]
     return found

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import invented
 import pytest
+from ringdp.compress.methods import KINDS
 from ringdp.tools.planner import coding, measured
 from ringdp.tools.planner.coding import NAMES, Coding
 from ringdp.tools.planner.local_ranks import ProbeJob
@@ -13,6 +14,10 @@ from ringdp.tools.planner.prediction import calibrated, predict
 from ringdp.tools.planner.question import InputError
 
 _, PREDICT, CHECK, _ = measured.KINDS
+
+
+def test_the_codes_are_those_of_gradients():
+    assert NAMES == KINDS
 
 
 def perfect_machine(rate: float = 100e6):
