@@ -5,6 +5,7 @@
 
 #include "plan/arena.h"
 #include "plan/direct.h"
+#include "plan/host_stages.h"
 #include "plan/host_trees.h"
 #include "plan/pipeline.h"
 #include "plan/ring.h"
@@ -12,7 +13,6 @@
 namespace ringdp::plan {
 namespace {
 
-// The same on every host: how a tensor is cut into stages, pieces and segments.
 class Hierarchy {
  public:
   explicit Hierarchy(const Problem& problem)
@@ -22,10 +22,9 @@ class Hierarchy {
         owns_(at_.member < at_.smallest),
         builder_("hierarchy", problem),
         arena_(builder_, problem, at_.member, at_.members, at_.smallest),
-        stage_elements_(problem.in_kernels() ? std::max<int64_t>(problem.count, 1)
-                                             : at_.smallest * arena_.piece_elements()),
-        stages_(static_cast<int>(ceil_div(problem.count, stage_elements_))),
-        piece_elements_(problem.in_kernels() ? piece(0, 0).count() : arena_.piece_elements()),
+        stages_(problem, at_, builder_, arena_,
+                problem.in_kernels() ? std::max<int64_t>(problem.count, 1) : at_.smallest * arena_.piece_elements()),
+        piece_elements_(problem.in_kernels() ? stages_.piece(0, 0).count() : arena_.piece_elements()),
         elements_(segment_elements(problem, piece_elements_)) {
     if (owns_) connect();
   }
@@ -41,15 +40,15 @@ class Hierarchy {
   // piece over that of stage k-3; copy_out(k-3) was done on all ranks before the last barrier. Two stages are in flight
   // between the hosts: results of one come back while the next is folded.
   void reduce_slots() {
-    if (stages_ == 0) return;
-    copy_in(0);
-    barrier();
-    for (int k = 0; k <= stages_; ++k) {
-      copy_in(k + 1);
-      for (int64_t s = 0; k < stages_ && s < segments(k); ++s) fold_and_pass(k, s);
+    if (stages_.count() == 0) return;
+    stages_.copy_in(0);
+    stages_.barrier();
+    for (int k = 0; k <= stages_.count(); ++k) {
+      stages_.copy_in(k + 1);
+      for (int64_t s = 0; k < stages_.count() && s < segments(k); ++s) fold_and_pass(k, s);
       if (k > 0) publish_result(k - 1);
-      barrier();
-      if (k > 0) copy_out(k - 1);
+      stages_.barrier();
+      if (k > 0) stages_.copy_out(k - 1);
     }
   }
 
@@ -57,12 +56,12 @@ class Hierarchy {
   // result may overwrite the input. Both ends of a link name the prefix of segment s before the result of segment s -
   // H, which goes in the same round.
   void reduce_tensors() {
-    barrier();
+    stages_.barrier();
     for (int64_t s = 0; segments(0) > 0 && s < segments(0) + at_.hosts; ++s) {
       if (s < segments(0)) fold_and_pass(0, s);
       if (s >= at_.hosts && at_.host < last_) give(part(0, s - at_.hosts), {take_result(0, s - at_.hosts)});
     }
-    barrier();
+    stages_.barrier();
   }
 
   void connect() {
@@ -76,45 +75,19 @@ class Hierarchy {
     if (at_.host < last_ && !passes_input()) partial_.emplace(builder_, slots, wide);
   }
 
-  bool alone() const { return at_.members == 1; }
-  void barrier() {
-    if (!alone()) arena_.barrier();
-  }
-
   // A lone rank's input is its host's partial sum; it is sent raw, as no kernel only converts to the wide type.
-  bool passes_input() const { return problem_.on_device && at_.host == 0 && alone(); }
+  bool passes_input() const { return problem_.on_device && at_.host == 0 && stages_.alone(); }
   Form form_of_prefix() const {
     const bool is_input = problem_.on_device && at_.host == 1 && problem_.hosts[1] == 1;
     return is_input ? Form::kRaw : Form::kWide;
   }
 
-  Extent piece(int k, int owner) const {
-    const Extent stage = segment({0, problem_.count}, stage_elements_, k);
-    const Extent part = balanced_part(stage.count(), at_.smallest, owner, problem_.unit());
-    return {stage.begin + part.begin, stage.begin + part.end};
-  }
-  Extent mine(int k) const { return piece(k, at_.member); }
+  Extent mine(int k) const { return stages_.piece(k, at_.member); }
   Extent part(int k, int64_t s) const { return segment(mine(k), elements_, s); }
   int64_t segments(int k) const { return owns_ ? ceil_div(mine(k).count(), elements_) : 0; }
   // Round in which segment `s` of stage `k` leaves the first host; kernels reduce it in the round before.
   int round(int k, int64_t s) const {
     return static_cast<int>(k * ceil_div(piece_elements_, elements_) + s) + (problem_.in_kernels() ? 1 : 0);
-  }
-
-  void copy_in(int k) {
-    for (int i = 0; !alone() && k < stages_ && i < at_.smallest; ++i) {
-      if (i == at_.member) continue;
-      const Extent theirs = piece(k, i);
-      arena_.copy(builder_.input(0, theirs), arena_.piece(at_.member, k, i, theirs.count()));
-    }
-  }
-
-  void copy_out(int k) {
-    for (int i = 0; !alone() && i < at_.smallest; ++i) {
-      if (i == at_.member) continue;
-      const Extent theirs = piece(k, i);
-      arena_.copy(arena_.piece(i, k, i, theirs.count()), builder_.output(0, theirs));
-    }
   }
 
   // The inputs of this host's ranks, in rank order.
@@ -175,7 +148,7 @@ class Hierarchy {
     if (!owns_) return;
     std::vector<After> ready;
     for (int64_t s = 0; at_.host < last_ && s < segments(k); ++s) ready = {take_result(k, s)};
-    if (alone()) return;
+    if (stages_.alone()) return;
     arena_.copy(builder_.output(0, mine(k)), arena_.piece(at_.member, k, at_.member, mine(k).count()), ready);
   }
 
@@ -193,8 +166,7 @@ class Hierarchy {
   const bool owns_;  // this rank owns a piece of each stage
   Builder builder_;
   ArenaChannel arena_;
-  const int64_t stage_elements_;
-  const int stages_;
+  HostStages stages_;
   const int64_t piece_elements_, elements_;   // elements of the largest piece and of a segment
   int next_ = 0, previous_ = 0;               // ranks that own my pieces on the neighbouring hosts
   int send_ = 0, recv_ = 0;                   // channels
@@ -202,14 +174,6 @@ class Hierarchy {
 };
 
 }  // namespace
-
-HostPlace::HostPlace(const Problem& problem) : hosts(static_cast<int>(problem.hosts.size())), smallest(problem.world) {
-  for (int h = 0; h < hosts; ++h) {
-    const int begin = problem.hosts[h], end = h + 1 < hosts ? problem.hosts[h + 1] : problem.world;
-    smallest = std::min(smallest, end - begin);
-    if (problem.rank >= begin && problem.rank < end) host = h, member = problem.rank - begin, members = end - begin;
-  }
-}
 
 Plan hierarchy(const Problem& problem) {
   if (problem.hosts.empty()) {

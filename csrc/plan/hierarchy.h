@@ -17,18 +17,6 @@
 
 namespace ringdp::plan {
 
-// Where a rank is among the hosts of a problem, and how many ranks the smallest host has. Hosts must not be empty.
-struct HostPlace {
-  explicit HostPlace(const Problem& problem);
-
-  // The rank with this rank's place on host `on` (modulo the number of hosts).
-  int counterpart(const Problem& problem, int on) const { return problem.hosts[(on + hosts) % hosts] + member; }
-
-  int hosts, host = 0;          // how many, and this rank's
-  int member = 0, members = 0;  // this rank's place on its host, and how many are there
-  int smallest;                 // number of ranks of the smallest host
-};
-
 // A valid problem with world > 1. InvalidArgument when it has no hosts, because the ranks of some host are not
 // contiguous (collective/select falls back to direct then), or when a slot is too small for a cache line per piece.
 Plan hierarchy(const Problem& problem);

@@ -6,7 +6,7 @@
 
 #include "plan/arena.h"
 #include "plan/direct.h"
-#include "plan/hierarchy.h"
+#include "plan/host_stages.h"
 #include "plan/pipeline.h"
 
 namespace ringdp::plan {
@@ -38,8 +38,7 @@ class HostTrees {
         all_hosts_(hosts_.program()),
         builder_("hierarchy", problem),
         arena_(builder_, problem, at_.member, at_.members, at_.smallest * problem.most_contributed()),
-        stage_elements_(at_.smallest * arena_.piece_elements()),
-        stages_(static_cast<int>(ceil_div(problem.count, stage_elements_))),
+        stages_(problem, at_, builder_, arena_, at_.smallest * arena_.piece_elements()),
         elements_(segment_elements(problem, ceil_div(arena_.piece_elements(), at_.hosts))) {
     if (owns_) prepare();
   }
@@ -47,16 +46,16 @@ class HostTrees {
   // Why no slot is overwritten while it is read: as in hierarchy.cc. Contributions of stage k are read before the
   // barrier that comes ahead of copy_in(k+2). Both ends of a link list roots of stage k before results of stage k-1.
   Plan build() {
-    if (stages_ == 0) return builder_.finish();
-    copy_in(0);
-    barrier();
-    for (int k = 0; k <= stages_; ++k) {
-      copy_in(k + 1);
-      if (k < stages_) reduce_own_slice(k);
-      if (k < stages_) send_slices(k);
+    if (stages_.count() == 0) return builder_.finish();
+    stages_.copy_in(0);
+    stages_.barrier();
+    for (int k = 0; k <= stages_.count(); ++k) {
+      stages_.copy_in(k + 1);
+      if (k < stages_.count()) reduce_own_slice(k);
+      if (k < stages_.count()) send_slices(k);
       if (k > 0) publish(k - 1);
-      barrier();
-      if (k > 0) copy_out(k - 1);
+      stages_.barrier();
+      if (k > 0) stages_.copy_out(k - 1);
     }
     return builder_.finish();
   }
@@ -107,19 +106,9 @@ class HostTrees {
     return hosts;
   }
 
-  bool alone() const { return at_.members == 1; }
-  void barrier() {
-    if (!alone()) arena_.barrier();
-  }
-
-  Extent piece(int k, int owner) const {
-    const Extent stage = segment({0, problem_.count}, stage_elements_, k);
-    const Extent part = balanced_part(stage.count(), at_.smallest, owner);
-    return {stage.begin + part.begin, stage.begin + part.end};
-  }
   // Of this rank's piece.
   Extent slice(int k, int host) const {
-    const Extent mine = piece(k, at_.member), part = balanced_part(mine.count(), at_.hosts, host);
+    const Extent mine = stages_.piece(k, at_.member), part = balanced_part(mine.count(), at_.hosts, host);
     return {mine.begin + part.begin, mine.begin + part.end};
   }
   Extent part(int k, int host, int64_t s) const { return segment(slice(k, host), elements_, s); }
@@ -127,27 +116,6 @@ class HostTrees {
   int64_t most_segments(int k) const { return segments(k, 0); }  // balanced parts do not grow
   static int round_of_roots(int k) { return 2 * k; }
   static int round_of_results(int k) { return 2 * k + 1; }
-
-  // The piece of a slot for an owner, of a rank's `root`th contribution. No rank copies to the first one of its own.
-  int place(int owner, int root) const { return root * at_.smallest + owner; }
-
-  void copy_in(int k) {
-    for (int i = 0; !alone() && k < stages_ && i < at_.smallest; ++i) {
-      if (i == at_.member) continue;
-      const Extent theirs = piece(k, i);
-      for (int root = 0; root < problem_.contributed(problem_.rank); ++root) {
-        arena_.copy(builder_.input(root, theirs), arena_.piece(at_.member, k, place(i, root), theirs.count()));
-      }
-    }
-  }
-
-  void copy_out(int k) {
-    for (int i = 0; !alone() && i < at_.smallest; ++i) {
-      if (i == at_.member) continue;
-      const Extent theirs = piece(k, i);
-      arena_.copy(arena_.piece(i, k, i, theirs.count()), builder_.output(0, theirs));
-    }
-  }
 
   // What this host's ranks contribute to a root of it.
   std::vector<Ref> contributions(int k, Extent part, const HostRoot& root) const {
@@ -157,9 +125,9 @@ class HostTrees {
       const int rank = first_rank(problem_, at_.host) + q;
       for (int r = 0; r < problem_.contributed(rank); ++r) {
         if (!root.contains[i++]) continue;
-        const int64_t begin = part.begin - piece(k, at_.member).begin;
+        const int64_t begin = part.begin - stages_.piece(k, at_.member).begin;
         refs.push_back(q == at_.member ? builder_.input(r, part)
-                                       : arena_.piece(q, k, place(at_.member, r), part.count(), begin));
+                                       : arena_.piece(q, k, stages_.place(at_.member, r), part.count(), begin));
       }
     }
     return refs;
@@ -229,7 +197,7 @@ class HostTrees {
   void publish(int k) {
     if (!owns_) return;
     // In the last iteration no stage has replaced them.
-    const std::vector<After>& results = k + 1 < stages_ ? results_before_ : results_;
+    const std::vector<After>& results = k + 1 < stages_.count() ? results_before_ : results_;
     std::vector<After> ready = results;
     for (const int host : others()) {
       Link& link = links_.at(host);
@@ -242,8 +210,8 @@ class HostTrees {
         ready.push_back(builder_.recv(link.recv, link.peer, round_of_results(k), result));
       }
     }
-    if (alone()) return;
-    const Extent mine = piece(k, at_.member);
+    if (stages_.alone()) return;
+    const Extent mine = stages_.piece(k, at_.member);
     arena_.copy(builder_.output(0, mine), arena_.piece(at_.member, k, at_.member, mine.count()), ready);
   }
 
@@ -260,8 +228,7 @@ class HostTrees {
   const AddProgram all_hosts_;  // over the roots of all hosts
   Builder builder_;
   ArenaChannel arena_;
-  const int64_t stage_elements_;
-  const int stages_;
+  HostStages stages_;
   const int64_t elements_;            // of a segment
   int own_ = 0;                       // the channel that adds up the roots of all hosts
   std::vector<HostRoot> host_roots_;  // of this host

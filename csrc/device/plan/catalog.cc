@@ -8,6 +8,7 @@
 #include "plan/catalog.h"
 #include "plan/direct.h"
 #include "plan/hierarchy.h"
+#include "plan/host_stages.h"
 #include "plan/pipeline.h"
 #include "plan/ring.h"
 #include "plan/validate.h"
