@@ -169,8 +169,8 @@ class Killer(threading.Thread):
         """Begins with the first step."""
         while not self._store.check(["step"]):
             time.sleep(0.01)
-        first = sorted(process.popen.pid for process in [*self._supervisor._processes.values()])
-        dead = set(first[: self._options.spare])  # or never to be
+        first = sorted((process.popen for process in [*self._supervisor._processes.values()]), key=lambda one: one.pid)
+        dead = set(first[: self._options.spare])  # or never to be; not pids, which come again
         while self.killed < self._options.kills:
             time.sleep(self._random.uniform(0, 2 * self._options.every))
             if int(self._store.get("step")) > self._options.steps - 5:
@@ -181,10 +181,10 @@ class Killer(threading.Thread):
                     return
             for _ in range(2 if self._random.random() < 0.2 and not self._has_copies() else 1):
                 processes = [process for process in [*self._supervisor._processes.values()] if process.in_world]
-                pids = [process.popen.pid for process in processes if process.popen.pid not in dead]
-                if len(pids) + self._options.spare > 2 and pids and self.killed < self._options.kills:
-                    dead.add(pid := self._random.choice(pids))
-                    os.kill(pid, signal.SIGKILL)
+                alive = [process.popen for process in processes if process.popen not in dead]
+                if len(alive) + self._options.spare > 2 and alive and self.killed < self._options.kills:
+                    dead.add(chosen := self._random.choice(alive))
+                    os.kill(chosen.pid, signal.SIGKILL)
                     self.killed += 1
 
     def _has_copies(self) -> bool:
