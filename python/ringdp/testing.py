@@ -312,7 +312,7 @@ def _begun(model: nn.Module, inner: Callable[..., Any], workers: int, parts: Seq
     run.outer = _outer_of(run)
     run.momentum = {name: torch.zeros_like(value) for name, value in run.outer.items()}
     sizes = [sum(run.outer[name].numel() for name in part) for part in parts]
-    run.residuals = [[torch.zeros(size) for size in sizes] for _ in range(workers + 1)]
+    run.residuals = [[torch.zeros(size, dtype=torch.float32) for size in sizes] for _ in range(workers + 1)]
     return run
 
 
@@ -386,14 +386,14 @@ def _coded(block: Tensor, compress: str, workers: int) -> Tensor:
     if compress == "topk":
         return torch.where(_largest(block, 4 * workers), block.bfloat16().float(), 0.0)
     if compress == "topk-2bit":
-        return _in_two_bits(torch.cat([block, torch.zeros(4096 - len(block))]), 64 * workers)[: len(block)]
+        return _in_two_bits(torch.cat([block, block.new_zeros(4096 - len(block))]), 64 * workers)[: len(block)]
     most = {"int8": 127, "int4": 7}[compress]
     if not block.isfinite().all():
         return torch.full_like(block, math.nan)
     limits = torch.finfo(torch.float32)
     scale = (block.abs().max() / most).clamp(limits.tiny, limits.max / most * (1 - limits.eps))
     fraction, exponent = torch.frexp(scale)
-    power = torch.ldexp(torch.tensor(1.0), exponent - (fraction == 0.5).int())  # which often loses nothing
+    power = torch.ldexp(torch.ones_like(scale), exponent - (fraction == 0.5).int())  # which often loses nothing
     if torch.equal((block / power).round(), block / power):
         scale = power
     return ((block / scale).round() + 0.0) * scale  # + 0.0: codes have no -0.0
@@ -413,7 +413,7 @@ def _in_two_bits(block: Tensor, kept: int) -> Tensor:
     largest = _largest(block, kept)
     sizes = block[largest].abs()
     middle = _by_halves(sizes) / len(sizes) if sizes.all() else torch.tensor(0.0)
-    found = torch.zeros(len(block))
+    found = torch.zeros_like(block)
     for chosen in (sizes > middle, ~(sizes > middle)):
         size = (_by_halves(torch.where(chosen, sizes, 0.0)) / max(1, int(chosen.sum()))).bfloat16().float()
         if not size.isfinite():
@@ -424,7 +424,7 @@ def _in_two_bits(block: Tensor, kept: int) -> Tensor:
 
 def _by_halves(values: Tensor) -> Tensor:
     """Their sum: the first half of a power of two of them, with zeros at the end, plus the second one, and so on."""
-    values = torch.cat([values, torch.zeros((1 << (len(values) - 1).bit_length()) - len(values))])
+    values = torch.cat([values, values.new_zeros((1 << (len(values) - 1).bit_length()) - len(values))])
     while len(values) > 1:
         values = values[: len(values) // 2] + values[len(values) // 2 :]
     return values[0]

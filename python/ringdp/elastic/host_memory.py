@@ -90,7 +90,7 @@ class HostMemory:
     def read_blocks(self, number: int, moment: int, elements: int, block: int) -> tuple[Tensor, Tensor]:
         """float32 [elements], and whether each block is of this moment; others may be anything."""
         at, moments = _place(number, moment), torch.zeros(-(-elements // block), dtype=torch.int64)
-        values = torch.zeros(elements)
+        values = torch.zeros(elements, dtype=torch.float32)
         self._get(at, moments)
         self._get(at + _VALUES_AT, values)
         return values, moments == moment

@@ -70,6 +70,14 @@ def test_blocks_of_several_writers(memory):
     assert not memory.read_blocks(7, 6, 10, 4)[1].any()  # the moment before has this place
 
 
+def test_blocks_are_float32_under_any_default_type(memory, request):
+    values = torch.arange(5.0)
+    request.addfinalizer(lambda: torch.set_default_dtype(torch.float32))
+    torch.set_default_dtype(torch.float64)
+    memory.write_blocks(7, 4, 0, values, 4)
+    assert memory.read_blocks(7, 4, 5, 4)[0].equal(values)
+
+
 def write_and_die(path: str, calls: int) -> None:
     """In another process: it is killed after so many writes to the file."""
     memory, put, left = HostMemory(path), HostMemory._put, [calls]

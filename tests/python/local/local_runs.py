@@ -150,7 +150,7 @@ def differences(by_rank: Sequence[list[Any]], one: list[Any]) -> list[str]:
 
 
 def _joined(tensors: Any) -> Tensor:
-    return torch.cat([torch.zeros(0), *(tensor.flatten() for tensor in tensors)])
+    return torch.cat([torch.zeros(0, dtype=torch.float32), *(tensor.flatten() for tensor in tensors)])
 
 
 def _bytes(tensor: Tensor) -> bytes:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import copy
 import random
 from functools import cache
 from typing import Any
 
 import leafy
+import local_runs
 import pytest
 import ringdp
 import torch
@@ -22,6 +24,7 @@ from local_runs import (
     expected,
     inner_of,
     model_of,
+    own_loss,
     trained,
 )
 from ranks import BACKENDS, HERE, error_of, group_of
@@ -189,3 +192,25 @@ def poisoned(cell: dict[str, Any]) -> list[Any]:
 def test_a_nan_of_one_worker_is_seen_alike_by_all(trio, compress):
     cell = {"workers": 6, "every": 2, "model": "plain", "compress": compress}
     assert differences(trio.run(poisoned, cell), expected(cell, 4, poisoned_loss)) == []
+
+
+def loss_in_float32(model: nn.Module, worker: int, step: int) -> torch.Tensor:
+    """Of the samples that a worker has under torch's own default type."""
+    default = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float32)
+    loss = own_loss(model, worker, step)
+    torch.set_default_dtype(default)
+    return loss
+
+
+@pytest.mark.parametrize("name", ["int8", "two bits"])
+def test_the_default_type_of_torch_does_not_matter(monkeypatch, request, name):
+    cell = {**CELLS[name], "inner": "sgd"}
+    wanted, model = expected(cell), model_of(cell)
+    monkeypatch.setattr(local_runs, "model_of", lambda _: copy.deepcopy(model))
+    monkeypatch.setattr(local_runs, "own_loss", loss_in_float32)
+    request.addfinalizer(lambda: torch.set_default_dtype(torch.float32))
+    torch.set_default_dtype(torch.float64)
+    model, local = begun(cell, backend=None)
+    assert differences([digests(trained(local, model, STEPS).state_dict())], wanted) == []
+    assert expected(cell, loss_of=loss_in_float32) == wanted
