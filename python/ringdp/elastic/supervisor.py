@@ -271,19 +271,22 @@ class Supervisor:
         return self._worlds.publish(members, self._host)
 
     def _answer(self, requests: Sequence[Request]) -> None:
+        """Who leaves and who joins makes one world."""
+        changed = []
         for request in requests:
             process = self._processes.get(request.member)
             if process is None or self._worlds.current().is_closed:
                 continue  # it has ended, or may end as it likes
             if request.what == "replace":
                 self._kill(process, f"member {request.member} {request.why}: it is killed")
-            elif request.what == "leave":
-                process.in_world = False
-                self._publish()
-            elif not process.in_world:
-                process.in_world = True
-                process.in_world = process.member in self._publish().members
-                self._expect()
+            elif request.what == "leave" or not process.in_world:
+                process.in_world = request.what == "join"
+                changed.append(process)
+        if changed:
+            members = self._publish().members
+            for process in changed:
+                process.in_world &= process.member in members  # of one that has been closed meanwhile it is none
+            self._expect()
 
     def _look_at_processes(self, passed: float) -> None:
         """Kills ranks that are stopped, by a signal or a debugger, for too long; and those that can join no more."""
@@ -350,7 +353,12 @@ def _is_stopped(pid: int) -> bool:
 
 
 def _how(status: int) -> str:
-    return f"was killed by {signal.Signals(-status).name}" if status < 0 else f"has ended with status {status}"
+    if status >= 0:
+        return f"has ended with status {status}"
+    try:
+        return f"was killed by {signal.Signals(-status).name}"
+    except ValueError:  # one of those for real time, of which only the first and the last have names
+        return f"was killed by signal {-status}"
 
 
 def _child_of(parent: int) -> Callable[[], None]:

@@ -14,7 +14,7 @@ import pytest
 import torch.distributed as dist
 from ringdp.elastic.host_memory import HostMemory
 from ringdp.elastic.hosts import Hosts
-from ringdp.elastic.supervisor import Supervisor
+from ringdp.elastic.supervisor import Supervisor, _how
 from ringdp.elastic.worlds import Request, World, Worlds
 
 LIMIT_S = 30.0
@@ -151,6 +151,15 @@ def test_memory_of_the_host_is_there_until_the_job_ends(job):
     memory.close()
 
 
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGRTMIN, signal.SIGRTMIN + 6])
+def test_a_rank_may_be_killed_by_any_signal(number):
+    """Also by one that has no name."""
+    process = subprocess.Popen([sys.executable, "-S", "-E", "-c", "import time; time.sleep(60)"])
+    process.send_signal(number)
+    names = {signal.SIGKILL: "SIGKILL", signal.SIGRTMIN: "SIGRTMIN"}
+    assert _how(process.wait()) == f"was killed by {names.get(number, f'signal {number}')}"
+
+
 @pytest.mark.parametrize("how", ["killed", "failed", "ended well"])
 def test_the_world_goes_on_without_a_rank_that_has_ended(job, capfd, how):
     made = job(3, 2, 0).trains()
@@ -172,6 +181,26 @@ def test_a_lost_rank_is_replaced_and_joins_when_it_asks(job):
     made.worlds.ask(Request("join", 2))
     made.becomes(0, 2)
     made.end(0), made.end(2)
+    assert made.ends() == 0
+
+
+def test_who_joins_at_once_makes_one_world(job, monkeypatch):
+    made = job(3, 1, 2).trains()
+    made.kill(1), made.kill(2)
+    epoch = made.becomes(0)
+    made.told(3), made.told(4)
+    answer, requests = made.supervisor._answer, []
+
+    def with_both(asked):
+        requests.extend(asked)
+        answer(requests if len(requests) == 2 else [])
+
+    monkeypatch.setattr(made.supervisor, "_answer", with_both)
+    made.worlds.ask(Request("join", 3)), made.worlds.ask(Request("join", 4))
+    assert made.becomes(0, 3, 4) == epoch + 1
+    wait_for(lambda: made.worlds.coming() == 0)
+    for member in (0, 3, 4):
+        made.end(member)
     assert made.ends() == 0
 
 
