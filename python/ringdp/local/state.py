@@ -18,6 +18,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.optim import Optimizer
+from torch.utils import _pytree
 
 from ringdp.compress.exchange import Arrived
 from ringdp.local.meetings import Meetings, OnTheWay
@@ -156,6 +158,23 @@ def adopt_inner(meetings: Meetings, worker: int, its: Mapping[str, Any]) -> None
     """The inner optimizers of what of_worker() has given. Copies, as torch's would share memory with it."""
     for optimizer, one in zip(meetings.workers[worker].optimizers, its["inner"], strict=True):
         optimizer.load_state_dict(copy.deepcopy(one))
+        _keep_types(optimizer, one)
+
+
+def _keep_types(optimizer: Optimizer, saved: Mapping[str, Any]) -> None:
+    """load_state_dict() casts all but `step` to the parameter's type, also what an optimizer holds in a wider one."""
+    groups = zip(optimizer.param_groups, saved["param_groups"], strict=True)
+    pairs = (pair for own, its in groups for pair in zip(own["params"], its["params"], strict=True))
+    for parameter, number in pairs:
+        own = optimizer.state.get(parameter, {})
+        for name, value in saved["state"].get(number, {}).items():
+            if name != "step" and name in own:
+                own[name] = _pytree.tree_map(_of_type, own[name], value)
+
+
+def _of_type(cast: Any, value: Any) -> Any:
+    is_cast = isinstance(value, Tensor) and isinstance(cast, Tensor) and cast.dtype != value.dtype
+    return value.to(cast.device, copy=True) if is_cast else cast
 
 
 def by_name(meetings: Meetings, flats: Sequence[Tensor]) -> dict[str, Tensor]:

@@ -179,3 +179,21 @@ def test_what_does_not_fit_is_named_on_all_ranks_and_changes_nothing(pair):
         assert "0.weight is float32 [2] in the state, float32 [33, 6] in this model" in shape
         assert "groups of [[3]] parameters in the state, [[4]] in this run" in groups
         assert after == ""
+
+
+@pytest.mark.parametrize("kind", [torch.optim.NAdam, torch.optim.ASGD])
+def test_inner_state_in_a_wider_type_than_parameters_stays_exact(kind):
+    """load_state_dict() of torch's optimizers casts it to the type of parameters."""
+    cell = {"workers": 2, "every": 4, "model": "plain", "dtype": "bfloat16"}
+
+    def run() -> tuple[Any, Any]:
+        model = model_of(cell)
+        return model, ringdp.DiLoCo(model, lambda ps: kind(ps, lr=1e-2), workers=2, every=4)
+
+    (model, local), (other_model, other) = run(), run()
+    states = [state for optimizer in trained(local, model, 3).optimizers() for state in optimizer.state.values()]
+    assert torch.float32 in {value.dtype for state in states for name, value in state.items() if name != "step"}
+    other.load_state_dict(local.state_dict())
+    assert digests(other.state_dict()) == digests(local.state_dict())
+    ends = [digests(trained(each, its, 3).state_dict()) for each, its in ((local, model), (other, other_model))]
+    assert ends[0] == ends[1]
