@@ -160,10 +160,12 @@ def arrange_death(owner: Any, name: str, when: str, step: int | None) -> None:
 class Job:
     """Members that train: the first ones are the ranks of one World, each newcomer that of another."""
 
-    def __init__(self, ranks: int, make: Callable[..., World], hosts: Sequence[int] = ()) -> None:
-        """hosts: of the first members, if there are several; all are on this machine."""
-        self.make, self.first = make, make(ranks)
-        self.first.join()
+    def __init__(
+        self, ranks: int, make: Callable[..., World], hosts: Sequence[int] = (), timeout_s: float = 60.0
+    ) -> None:
+        """hosts: of the first members, if there are several; all are on this machine. timeout_s: of process groups."""
+        self.make, self.first, self.timeout_s = make, make(ranks), timeout_s
+        self.first.join(timeout_s)
         self.port = self.first.store.port
         self.worlds = Worlds(dist.TCPStore("127.0.0.1", self.port, is_master=False, timeout=timedelta(seconds=30)))
         self.worlds.begin(range(ranks), min_ranks=1, hosts=hosts)
@@ -179,7 +181,7 @@ class Job:
     def add(self, host: int = 0) -> int:
         """A newcomer; its number."""
         member, world = len(self.place), self.make(1)
-        world.join()
+        world.join(self.timeout_s)
         self.place[member] = (world, 0)
         self.host_of[member] = host
         return member

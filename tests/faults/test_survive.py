@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -154,7 +155,7 @@ def with_another_loss(member: int, port: int) -> Any:
 @pytest.mark.parametrize(
     ("call", "said"),
     [
-        (with_two_threads, "another number of threads (2) than the ranks that train"),
+        (with_two_threads, "from those that train. First difference: ranks 0, 1: 1 thread; rank 2: 2 threads"),
         (with_another_loss, "has other bits on this rank than on rank 0"),
     ],
 )
@@ -165,6 +166,27 @@ def test_a_newcomer_whose_bits_would_differ_is_refused_by_name(job, undisturbed,
     *members, refused = made.wait()
     assert said in refused.error
     check(members, undisturbed, 2)
+
+
+def saving_alone(member: int, port: int, folder: str) -> tuple[str, list[Any]]:
+    """On a rank: `save` does not communicate; member 1 dies in the first one, when the others have done theirs."""
+    here = Path(folder)
+
+    def save(ddp: Any, optimizer: Any, step: int) -> None:
+        if member == 1:
+            while len([*here.glob(f"{step}-*")]) < 2:
+                time.sleep(0.01)
+            os.kill(os.getpid(), signal.SIGKILL)
+        (here / f"{step}-{dist.get_rank()}-of-{dist.get_world_size()}").touch()
+
+    return train(member, port, save=save)
+
+
+def test_a_save_without_communication_is_repeated_by_all_where_one_has_died(job, undisturbed, tmp_path):
+    made = job(3)
+    made.begin(saving_alone, str(tmp_path))
+    check(made.wait(), undisturbed, 2)
+    assert {f"{step}-{rank}-of-2" for step in (1, 3) for rank in (0, 1)} < {file.name for file in tmp_path.iterdir()}
 
 
 def test_a_body_that_leaves_a_leaf_out_is_refused_by_name(job):

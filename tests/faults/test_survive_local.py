@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -29,6 +30,7 @@ from dying_local import (
 from local_runs import arguments_of, differences, digests, inner_of, model_of, trained
 from ringdp.elastic.local_training import LocalTraining
 from ringdp.elastic.recovery import OUTER
+from ringdp.local.workers import Workers
 
 MEMORY = "the memory of host 0"
 NAMES = [name for name in CELLS if name != "two workers"]
@@ -123,6 +125,48 @@ def test_a_rank_that_is_a_meeting_behind_makes_the_one_that_it_has_prepared(loca
     assert all(not recovery.sources and not recovery.moved for (recovery,) in recoveries)
 
 
+def far_behind(member: int, port: int, name: str, second_s: float) -> tuple[list[Any], list[Any]]:
+    """On a rank: as train_local(), but member 1 makes each step of the second round in so many seconds."""
+    original = Workers.make_step
+
+    def make_step(workers: Any, *given: Any) -> None:
+        if member == 1 and dying.running_step in range(4, 8):
+            time.sleep(second_s)
+        original(workers, *given)
+
+    Workers.make_step = make_step
+    return train_local(member, port, name)
+
+
+@pytest.mark.long
+def test_who_makes_up_for_lost_steps_is_waited_for_beyond_the_timeout(run_on_fresh_ranks):
+    made = LocalJob(2, run_on_fresh_ranks, timeout_s=10.0)
+    made.begin(far_behind, "two workers", 6.0)  # 24 s, of which none is without a step for longer than the timeout
+    assert check_local(made.wait(120.0), "two workers", 2) == [[], []]
+
+
+def far_away(member: int, port: int, name: str) -> tuple[list[Any], list[Any]]:
+    """On a rank: as train_local(), but 8 workers make the first 4 steps on one rank in 16 s."""
+    original = Workers.make_step
+
+    def make_step(workers: Any, *given: Any) -> None:
+        if dying.running_step < 4:
+            time.sleep(0.5)
+        original(workers, *given)
+
+    Workers.make_step = make_step
+    return train_local(member, port, name, held=member == 0)
+
+
+@pytest.mark.long
+def test_a_rank_that_joins_waits_for_a_meeting_that_is_further_away_than_the_timeout(run_on_fresh_ranks):
+    made = LocalJob(1, run_on_fresh_ranks, timeout_s=10.0)
+    made.add()
+    made.begin(far_away, "plain")
+    for of_rank in check_local(made.wait(120.0), "plain", 2):
+        assert [recovery.members for recovery in of_rank] == [(0, 1)]
+
+
 @pytest.mark.parametrize("point", AT_THE_END)
 def test_a_rank_that_dies_when_all_steps_are_made_costs_no_bit(local_job, point):
     """But those that it had are with nobody, where all others had left."""
@@ -164,6 +208,28 @@ def test_a_checkpoint_that_a_death_has_interrupted_is_written_by_the_next_world(
     assert resumed.steps == 8
     found = digests(trained(resumed, model, STEPS - 8).state_dict())
     assert differences([found], in_one_process("int8")) == []
+
+
+def saving_alone(member: int, port: int, name: str, folder: str) -> tuple[list[Any], list[Any]]:
+    """On a rank: `save` does not communicate; member 1 dies in the first one, when the others have done theirs."""
+
+    def save(_: str, model: Any, local: Any) -> None:
+        here, step = Path(folder), local.steps
+        if member == 1:
+            while len([*here.glob(f"{step}-*")]) < 2:
+                time.sleep(0.01)
+            os.kill(os.getpid(), signal.SIGKILL)
+        (here / f"{step}-{dist.get_rank()}-of-{dist.get_world_size()}").touch()
+
+    ringdp.checkpoint.save = save
+    return train_local(member, port, name, folder=folder)
+
+
+def test_a_save_without_communication_is_repeated_by_all_where_one_has_died(run_on_fresh_ranks, tmp_path):
+    made = LocalJob(3, run_on_fresh_ranks)
+    made.begin(saving_alone, "plain", str(tmp_path))
+    check_local(made.wait(), "plain", 2)
+    assert {f"{step}-{rank}-of-2" for step in (4, 8) for rank in (0, 1)} < {file.name for file in tmp_path.iterdir()}
 
 
 @pytest.mark.parametrize(("hosts", "name"), [((0, 0), "two bits"), ((0, 1), "int8")])

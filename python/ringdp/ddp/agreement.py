@@ -38,14 +38,14 @@ def check_models(
     if len(set(models)) > 1:
         raise RuntimeError(
             "DistributedDataParallel: the ranks were not given the same model. "
-            + _first_difference(group, lines)
+            + first_difference(group, lines)
             + ". Build the same model with the same arguments, registered in the same order, on every rank"
         )
     if len(set(contents)) > 1:
         warnings.warn(
             "DistributedDataParallel: the ranks start from different values, and init_sync=False keeps them: averaging "
             "gradients never repairs that. "
-            + _first_difference(group, values)
+            + first_difference(group, values)
             + ". Use init_sync=True or the same seed",
             RuntimeWarning,
             stacklevel=2,
@@ -91,7 +91,7 @@ class Comparison:
         """The first line that differs, with the ranks that have it; "" where none does. Waits."""
         self._work.wait()
         equal = len({bytes(digest.cpu().tolist()) for digest in self._by_rank}) == 1
-        return "" if equal else _first_difference(self._group, self._lines)
+        return "" if equal else first_difference(self._group, self._lines)
 
 
 def line_of(index: int, name: str, parameter: torch.Tensor) -> str:
@@ -120,8 +120,8 @@ def _gather_digests(
     return [b[:_DIGEST_BYTES] for b in both], [b[_DIGEST_BYTES:] for b in both]
 
 
-def _first_difference(group: dist.ProcessGroup, lines: Sequence[str]) -> str:
-    """Collective: the first line that is not equal on all ranks, with the ranks that have it."""
+def first_difference(group: dist.ProcessGroup, lines: Sequence[str]) -> str:
+    """Collective: the first line that is not equal on all ranks, each way of it with the ranks that have it."""
     by_rank: list[list[str]] = gather_objects(list(lines), group)
     for number in range(max(map(len, by_rank))):
         ranks_of: dict[str, list[int]] = {}

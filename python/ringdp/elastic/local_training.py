@@ -3,6 +3,7 @@
 Between two meetings workers need nobody, so nothing is lost with a rank but the steps of its workers since the latest
 meeting. A meeting is made by all ranks or by none:
 
+    come       whoever is there waits, without a limit of time, as long as the others make steps
     prepare    on copies: the mean, the outer step, and the state in which each worker begins its next round
     keep       that state, in memory that outlives the ranks of the host, and with copies=True on another host, too
     vote       whoever passes knows that all ranks have kept it
@@ -16,7 +17,7 @@ is the same wherever it lies, as it has the bits of one process: any copy of the
 
 from __future__ import annotations
 
-import hashlib
+import functools
 import time
 from collections.abc import Callable, Sequence
 from itertools import product
@@ -27,14 +28,15 @@ import torch.distributed as dist
 from torch import Tensor
 
 from ringdp.ddp.modes import ring_options
+from ringdp.elastic.arrivals import Arrivals
 from ringdp.elastic.host_memory import NOT_HERE, HostMemory
 from ringdp.elastic.recovery import OUTER, LocalRecovery, Recovery
 from ringdp.elastic.state import hand_on, messages, received
-from ringdp.elastic.world_loop import DIGEST_BYTES, Body, WorldLoop, check_arguments, is_number, platform_lines
+from ringdp.elastic.world_loop import Body, WorldLoop, check_arguments, is_number
 from ringdp.elastic.worlds import WorldIsOver
 from ringdp.local.diloco import DiLoCo
 from ringdp.local.kept_meetings import KeptMeetings, Prepared, dealt
-from ringdp.text.units import names
+from ringdp.text.units import counted, names
 from ringdp.zero.regroup import gathered
 
 _LOOK_S, _SHARE = 0.05, 0.02  # between two looks of a rank that steps: at least, and so that they take so much of it
@@ -117,29 +119,22 @@ class LocalTraining(WorldLoop):
     """What survive_local() makes of a function."""
 
     name = "survive_local"
-    after: Callable[[int], object] | None = None
-    save: Callable[[int], object] | None = None
-    save_every = 1
-
     _meetings: KeptMeetings
 
     def __init__(self, body: Body, local: DiLoCo, state: tuple[Any, ...], *, copies: bool) -> None:
         super().__init__(body)
         self._local, self._state, self._copies = local, state, copies
         self._memory: HostMemory | None = None
-        self._applied = self._saved = self._ended = local.steps
+        self._arrivals: Arrivals | None = None  # in this world, where a supervisor has started this process
         self._look_at = 0.0
-        self._lines: list[str] = []  # see _digest()
 
     def __call__(self, steps: int) -> None:
         """Until all workers have made so many steps. Collective. RuntimeError where the job cannot go on."""
         made = self._local.steps
         if not is_number(steps, least=made):
             raise ValueError(f"train: steps={steps!r}, must be a whole number of at least {made}, which were made")
-        self._steps = steps
-        self._applied = self._saved = self._ended = made
+        self._begin(steps, made)
         with self._local.kept_meetings() as self._meetings:
-            self._lines = self._all_lines()
             try:
                 self._train()
             finally:
@@ -164,6 +159,7 @@ class LocalTraining(WorldLoop):
         while self._applied < self._steps:
             until = self._meetings.next(self._steps)
             self._step_alone(until)
+            self._wait_for_all()
             self._keep(self._meetings.prepare(until))
             changes = self._vote()
             self._make()
@@ -181,23 +177,36 @@ class LocalTraining(WorldLoop):
         while meetings.made and (step := min(meetings.made.values())) < until:
             self._look()
             due = meetings.due()
-            self._body(step, tuple(due))
+            try:
+                self._body(step, tuple(due))
+            except dist.DistError as error:
+                raise RuntimeError(
+                    f"survive_local: {self.__name__}() must not communicate: ranks are at different steps there"
+                ) from error
             if any(meetings.made[worker] != step for worker in due):
                 raise RuntimeError(
                     f"survive_local: {self.__name__}() has called local.step(), which survive_local does after it"
                 )
             self._local.step()
 
+    def _wait_for_all(self) -> None:
+        """Until all are at the meeting: the timeout of its collectives would end while one makes up for lost steps."""
+        if self._arrivals is not None:
+            limit_s = self._member.timeout_s
+            blame = functools.partial(self._member.replace, why=f"has not made a step for {limit_s:g} s")
+            self._arrivals.come(self._look, limit_s, blame)
+
     def _look(self) -> None:
-        """WorldIsOver where members of this world are gone: their workers are to be dealt out at once."""
+        """WorldIsOver where members have left this world: the workers of those that are gone are dealt out at once."""
         now = time.monotonic()
-        if self._member is None or now < self._look_at:
+        if self._arrivals is None or now < self._look_at:
             return
-        gone = self._member.gone()
+        self._arrivals.tell_step()
+        left = self._member.left()
         then = time.monotonic()
         self._look_at = then + max(_LOOK_S, (then - now) / _SHARE)
-        if gone:
-            raise WorldIsOver(f"{names(gone, 'member')} left world {self._member.world.epoch}")
+        if left:
+            raise WorldIsOver(f"{names(left, 'member')} left world {self._member.world.epoch}")
 
     def _vote(self) -> bool:
         """Nobody passes before all ranks have kept what they prepared. Whether a newer world is there; on all alike."""
@@ -212,24 +221,11 @@ class LocalTraining(WorldLoop):
         self._applied = self._meetings.steps
 
     def _end_meeting(self) -> None:
-        """Calls `after`, once per meeting."""
-        begins, self._ended = self._ended < self._applied, self._applied
-        if self.after is None or not begins:
-            return
-        try:
-            self.after(self._applied)
-        except dist.DistError as error:
-            raise RuntimeError("survive_local: after() must not communicate: not all ranks may call it") from error
+        self._call_after(self._applied)
 
     def _save(self) -> None:
-        """All ranks have made this meeting, and call `save` if it is time."""
         rounds, rest = divmod(self._applied, self._meetings.options.every)
-        if self.save is not None and self._saved != self._applied and rest == 0 and rounds % self.save_every == 0:
-            self.save(self._applied)
-            self._saved = self._applied
-            if self._member is not None:
-                dist.barrier()  # nobody steps on while another one may have to save again
-        self._saved = self._applied
+        self._call_save(self._applied, is_time=rest == 0 and rounds % self.save_every == 0)
 
     # What is kept: a record of each worker, one of what all ranks have, and blocks of means' residuals by fragment.
 
@@ -297,6 +293,7 @@ class LocalTraining(WorldLoop):
 
     def _take_up(self, cause: str) -> Recovery:
         member, meetings = self._member, self._meetings
+        self._arrivals = member.arrivals()
         self._local.regroup(dist.group.WORLD)
         numbers, mades, saved = self._exchange()
         ahead = max(numbers)
@@ -311,7 +308,7 @@ class LocalTraining(WorldLoop):
             self._keep(None)  # of the first world
         if hand_on((meetings, *self._state), [number >= 0 for number in numbers]):
             self._begin_here()
-        self._saved = min(s for s, number in zip(saved, numbers, strict=True) if number >= 0)
+        self._saved = max(s for s, number in zip(saved, numbers, strict=True) if number >= 0)
         recovery = LocalRecovery(member.world.epoch, member.members(), self._applied, cause, applied=was_behind)
         self._deal(mades, recovery)
         self._share_means(recovery)
@@ -471,17 +468,6 @@ class LocalTraining(WorldLoop):
                 if self._memory.moments(worker):
                     self._memory.forget(worker)
 
-    def _digest(self) -> bytes:
-        return hashlib.sha256("\n".join([*platform_lines(), *self._lines]).encode()).digest()[:DIGEST_BYTES]
-
     def _all_lines(self) -> list[str]:
-        """What must be equal on all ranks for the same bits."""
-        meetings, model = self._meetings, self._meetings.workers.model
-        inner = self._local.optimizers(next(iter(meetings.workers)))
-        return [
-            f"{self._steps} {len(self._state)} {self.save is None} {self.save_every} {self._copies}",
-            *meetings.options.lines(),
-            *(f"{type(o).__name__} {[len(group['params']) for group in o.param_groups]}" for o in inner),
-            *(f"{name} {p.dtype} {tuple(p.shape)} {p.requires_grad}" for name, p in model.named_parameters()),
-            *(f"{name} {b.dtype} {tuple(b.shape)}" for name, b in model.named_buffers()),
-        ]
+        own = [f"state= has {counted(len(self._state), 'part')}", f"copies={self._copies}"]
+        return [*own, *self._local.lines()]

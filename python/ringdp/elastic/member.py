@@ -18,6 +18,7 @@ from torch.distributed import distributed_c10d
 from ringdp import _native
 from ringdp.backend import Options
 from ringdp.ddp.modes import ring_options
+from ringdp.elastic.arrivals import Arrivals
 from ringdp.elastic.worlds import Request, VoidableStore, World, WorldIsOver, Worlds
 from ringdp.text.units import counted
 
@@ -103,9 +104,13 @@ class Member:
         """Hosts whose processes may still join."""
         return self._worlds.coming_hosts()
 
-    def gone(self) -> set[int]:
-        """Members of its world that are in the newest one no more."""
-        return {*self.members()} - {*self._worlds.current().members}
+    def left(self) -> set[int]:
+        """Members of its world that are in the newest one no more, or wait in it for the others."""
+        return self._worlds.left(self.world)
+
+    def arrivals(self) -> Arrivals:
+        """Of its world; all members make one, and then no other one before the next world."""
+        return Arrivals(self._worlds.store_of(self.world), self._number, self.world.members)
 
     def begin_training(self, patience_s: float) -> None:
         """From here on deaths are survived, and a rank that is stopped is waited for so long."""
@@ -214,13 +219,13 @@ class Member:
                     return world
                 if self._worlds.coming() == 0 and self._worlds.current() == world:
                     raise RuntimeError(
-                        f"survive: {counted(len(world.members), 'rank')} left, and none to come, with "
+                        f"ringdp.elastic: {counted(len(world.members), 'rank')} left, and none to come, with "
                         f"min_ranks={min_ranks}: restart from a checkpoint"
                     )
             elif not self.is_newcomer:
                 raise RuntimeError(
-                    f"survive: this process (member {self._number}) has been replaced: world {world.epoch} goes on "
-                    "without it"
+                    f"ringdp.elastic: this process (member {self._number}) has been replaced: world {world.epoch} goes "
+                    "on without it"
                 )
             time.sleep(_PAUSE_S)
 

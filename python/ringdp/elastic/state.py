@@ -92,7 +92,9 @@ def received(source: int) -> Any:
     sent = torch.empty(_HASH_BYTES, dtype=torch.uint8)
     dist.recv(sent, source)
     if bytes(sent.tolist()) != digest.digest():
-        raise RuntimeError(f"survive: the state that rank {source} has sent has changed on its way: a memory error")
+        raise RuntimeError(
+            f"ringdp.elastic: the state that rank {source} has sent has changed on its way: a memory error"
+        )
     return value
 
 
@@ -108,8 +110,8 @@ def receive(parts: Sequence[Any], source: int) -> None:
     for part, state, now in zip(parts, states, _states(parts), strict=True):
         if _bits(state) != _bits(now):
             raise RuntimeError(
-                f"survive: a {type(part).__name__} has another state after load_state_dict() than the one that it was "
-                "given, so this rank would compute other bits: it cannot join"
+                f"ringdp.elastic: a {type(part).__name__} has another state after load_state_dict() than the one that "
+                "it was given, so this rank would compute other bits: it cannot join"
             )
 
 

@@ -22,20 +22,22 @@ import torch
 import torch.distributed as dist
 
 from ringdp import _native
+from ringdp.ddp.agreement import line_of
 from ringdp.ddp.modes import ring_options
 from ringdp.elastic.progress import Progress
 from ringdp.elastic.recovery import Recovery
 from ringdp.elastic.shares import improved
 from ringdp.elastic.state import WithoutShards, add_bits, hand_on
-from ringdp.elastic.world_loop import DIGEST_BYTES, Body, WorldLoop, check_arguments, is_number, platform_lines
+from ringdp.elastic.world_loop import Body, WorldLoop, check_arguments, is_number
 from ringdp.elastic.worlds import WorldIsOver
-from ringdp.text.units import names
+from ringdp.text.units import counted, names
 from ringdp.zero.clip import clip_grad_norm_
 from ringdp.zero.optimizer import ZeroOptimizer
 from ringdp.zero.regroup import gathered
 
 _C = _native.load()
 _DEAL_EVERY = 10  # steps, by speed
+_DIGEST_BYTES = 16
 
 
 def survive(
@@ -125,7 +127,7 @@ def survive(
         training.min_ranks, training.patience, training.clip = min_ranks, float(patience), clip
         training.apply, training.after = apply or training.step_optimizer, after
         training.save, training.save_every = save, save_every
-        training.shares = shards == "auto"
+        training.shards = shards
         return training
 
     return decorate
@@ -137,10 +139,7 @@ class Training(WorldLoop):
     clip: float | None = None
     norm = 0.0
     apply: Callable[[], object]
-    after: Callable[[int], object] | None = None
-    save: Callable[[int], object] | None = None
-    save_every = 1
-    shares = True  # shards lie in shared memory where that is possible
+    shards: Literal["auto", "copies"] = "auto"
 
     def __init__(
         self, body: Body, model: Any, optimizer: torch.optim.Optimizer, state: tuple[Any, ...], *, by_speed: bool
@@ -152,9 +151,7 @@ class Training(WorldLoop):
         self._state = (module, optimizer if self._zero is None else self._zero.settings(), *state)
         self._leaf_steps = model.reducer.leaf_steps
         self._micro_batches = self._leaf_steps.micro_batches
-        self._first = self._applied = 0
-        self._ended = 0  # steps for which `after` was called
-        self._saved = 0  # steps that were applied when `save` was called
+        self._first = 0
         self._mean_of = -1  # the step whose whole mean is in .grad and not applied
         self._dealt: Sequence[list[int]] = []  # leaves that are to be run in the step, by rank
         self._todo: list[int] = []  # by this one
@@ -170,8 +167,8 @@ class Training(WorldLoop):
         for name, number in (("steps", steps), ("first", first)):
             if not is_number(number, least=0):
                 raise ValueError(f"train: {name}={number!r}, must be a whole number of at least 0")
-        self._steps, self._first, self._mean_of = steps, first, -1
-        self._applied = self._ended = self._saved = first
+        self._begin(steps, first)
+        self._first, self._mean_of = first, -1
         self._model.reducer.keep_layout()
         self._train()
         if self._zero is not None and self._member is not None:
@@ -261,15 +258,9 @@ class Training(WorldLoop):
         self._applied += 1
 
     def _end_step(self) -> None:
-        """Parameters are whole: calls `after`, once per step."""
-        begins, self._ended = self._ended < self._applied, self._applied
-        if self.after is None or not begins:
-            return
+        """Parameters are whole."""
         before = self._versions()
-        try:
-            self.after(self._applied - 1)
-        except dist.DistError as error:
-            raise RuntimeError("survive: after() must not communicate: not all ranks may call it") from error
+        self._call_after(self._applied - 1)
         changed = [name for name, version in self._versions().items() if version != before[name]]
         if changed:  # on this rank, and perhaps not on those whose shards it keeps
             raise RuntimeError(
@@ -278,14 +269,11 @@ class Training(WorldLoop):
             )
 
     def _save(self) -> None:
-        """All ranks have applied as many steps here, and call `save` if it is time."""
-        if self.save is not None and self._applied % self.save_every == 0 and self._saved != self._applied:
-            self.save(self._applied - 1)
-        self._saved = self._applied
+        self._call_save(self._applied - 1, is_time=self._applied % self.save_every == 0)
 
     def _versions(self) -> dict[str, Any]:
         """What changes where a parameter is written, of those in shards."""
-        is_open = self._zero is not None and self._model.sharded_model is None
+        is_open = self.after is not None and self._zero is not None and self._model.sharded_model is None
         named = self._model.module.named_parameters() if is_open else ()
         return {name: (parameter._version, parameter.data_ptr()) for name, parameter in named}
 
@@ -316,31 +304,33 @@ class Training(WorldLoop):
         self._model.regroup(dist.group.WORLD)  # drops a mean that nobody has applied; may fail after that
         if self._zero is not None:
             has_shards = self._has_state or self._zero.regroups > 0  # it may have lacked the rest of the state only
-            keeps = {"keep_next": member.world.shift(), "in_shared_memory": self.shares}
+            keeps = {"keep_next": member.world.shift(), "in_shared_memory": self.shards == "auto"}
             self._zero.regroup(dist.group.WORLD, has_state=has_shards, **keeps)
         if self._has_state:
             self._end_step()  # if that had to wait for this world
         self._hand_on_state(places, ahead)
-        self._saved = min(place.saved for place in places if place.applied >= 0)
+        self._saved = max(place.saved for place in places if place.applied >= 0)
         again = self._deal_out(places)
         return Recovery(member.world.epoch, member.members(), self._applied, cause, again, was_behind)
 
-    def _digest(self) -> bytes:
-        """Of what must be equal for the same bits: the model, how it is wrapped and trained, and what computes."""
-        lines = [
-            *platform_lines(),
-            f"{self._steps} {len(self._state)} {self.clip} {self._by_speed} {self.save is None} {self.save_every}",
+    def _all_lines(self) -> list[str]:
+        """How the model is wrapped and trained, and the model."""
+        return [
+            f"state= has {counted(len(self._state), 'part')}",
+            f"clip={self.clip!r}",
+            f"speed={'auto' if self._by_speed else 'even'}",
+            f"shards={self.shards}",
             *self._of_optimizer(),
             *self._model._settings,
-            *(f"{name} {p.dtype} {tuple(p.shape)} {p.stride()}" for name, p in self._model.module.named_parameters()),
+            *(line_of(number, *named) for number, named in enumerate(self._model.module.named_parameters())),
         ]
-        return hashlib.sha256("\n".join(lines).encode()).digest()[:DIGEST_BYTES]
 
     def _of_optimizer(self) -> list[str]:
         """Its kind, and whose parameters are in which group, in their order."""
         name_of = {id(parameter): name for name, parameter in self._model.module.named_parameters()}
         kind = type(self._optimizer).__name__ if self._zero is None else self._zero.kind()
-        return [kind, *(str([name_of.get(id(p)) for p in group["params"]]) for group in self._optimizer.param_groups)]
+        groups = ([name_of.get(id(p)) for p in group["params"]] for group in self._optimizer.param_groups)
+        return [f"optimizer {kind}", *(f"group {number} of {of_group}" for number, of_group in enumerate(groups))]
 
     def _exchange(self) -> list[Progress]:
         step, leaves = self._leaf_steps.leaves()
@@ -411,7 +401,7 @@ class Training(WorldLoop):
         self._leaf_steps.expect_nothing()  # as the exam is no part of the step
         newcomers, rank = self._to_examine, dist.get_rank()
         examiner = next(other for other in range(dist.get_world_size()) if other not in newcomers)
-        own = self._digest_of_leaf(leaf) if rank in (examiner, *newcomers) else bytes(DIGEST_BYTES)
+        own = self._digest_of_leaf(leaf) if rank in (examiner, *newcomers) else bytes(_DIGEST_BYTES)
         if self._model.sharded_model is not None:
             self._model.sharded_model.follow()  # in the gathers of those that compute
         digests = gathered(own, dist.group.WORLD)
@@ -436,4 +426,4 @@ class Training(WorldLoop):
 
         with self._leaf_steps.examined(take):
             self._body(self._applied, (leaf,))
-        return digest.digest()[:DIGEST_BYTES]
+        return digest.digest()[:_DIGEST_BYTES]

@@ -6,6 +6,7 @@ After a fault the members that live meet in the next world, take up what they ha
 from __future__ import annotations
 
 import functools
+import hashlib
 import math
 import sys
 import time
@@ -17,16 +18,17 @@ import torch
 import torch.distributed as dist
 
 from ringdp import _native
+from ringdp.ddp.agreement import Comparison, first_difference
 from ringdp.elastic.member import Closed, Member, this_member
 from ringdp.elastic.recovery import OF_THIS_PROCESS, Recovery
 from ringdp.elastic.worlds import WorldIsOver
-from ringdp.text.units import names
+from ringdp.text.units import counted, names
 from ringdp.zero.regroup import gathered
 
 _C = _native.load()
 Body = Callable[[int, Sequence[int]], object]
 
-DIGEST_BYTES = 16
+_DIGEST_BYTES = 16
 _MOST_IN_VAIN = 5  # failed attempts in a row, with the same members and no step between, before they are blamed
 _LOOK_S = 0.05  # between two looks of rank 0 for a world that somebody waits to join
 
@@ -34,20 +36,24 @@ _LOOK_S = 0.05  # between two looks of rank 0 for a world that somebody waits to
 class WorldLoop:
     """A training in worlds. recoveries: the worlds of this process, but for the first of the job. name: for messages.
 
-    A subclass counts in _applied the steps that this rank has applied, up to _steps.
+    A subclass counts in _applied the steps that this rank has applied, up to _steps; beside that, _ended and _saved are
+    those for which `after` was called, and for which `save` was called if it had to be.
     """
 
     name = "survive"
     min_ranks: int | None = None
     patience = 30.0
-    _applied: int
+    after: Callable[[int], object] | None = None
+    save: Callable[[int], object] | None = None
+    save_every = 1
 
     def __init__(self, body: Body) -> None:
         functools.update_wrapper(self, body)
         self.recoveries: list[Recovery] = []
         self._body = body
         self._member: Member | None = None
-        self._steps = 0
+        self._lines: list[str] = []  # see _all_lines()
+        self._steps = self._applied = self._ended = self._saved = 0
         self._has_state = True
         self._known: set[int] = set()  # members with which this rank has trained
         self._looked = 0.0
@@ -64,8 +70,8 @@ class WorldLoop:
         """A world has begun: what each rank has, and gets. Collective; its times are noted by the caller."""
         raise NotImplementedError
 
-    def _digest(self) -> bytes:
-        """Of what must be equal for the same bits: DIGEST_BYTES."""
+    def _all_lines(self) -> list[str]:
+        """What must be equal on all ranks, one thing in each line."""
         raise NotImplementedError
 
     def _join_job(self) -> None:
@@ -80,23 +86,36 @@ class WorldLoop:
     def _give_up(self) -> None:
         """The training has failed here."""
 
+    def _begin(self, steps: int, made: int) -> None:
+        """From so many steps that were made. RuntimeError or ValueError, before anything has changed."""
+        member = this_member()
+        if member is not None and member.trains:
+            raise RuntimeError(
+                f"{self.name}: a second training in one process. A rank that joins would begin with the first one, "
+                "which is over: give all steps to one call"
+            )
+        if member is not None and self.min_ranks is not None and self.min_ranks > member.terms["ranks"]:
+            raise ValueError(
+                f"{self.name}: min_ranks={self.min_ranks} of a job that has {member.terms['ranks']} at most"
+            )
+        self._member = member
+        self._steps, self._applied, self._ended, self._saved = steps, made, made, made
+        given = ("min_ranks", "patience", "save_every")
+        self._lines = [f"steps={steps}", *(f"{name}={getattr(self, name)!r}" for name in given)]
+        self._lines += [f"{name}= is {'not ' * (getattr(self, name) is None)}given" for name in ("after", "save")]
+        self._lines += self._all_lines()
+        if member is None and dist.is_initialized():
+            lines = [*_platform_lines(), *self._lines, f"{counted(made, 'step')} made"]
+            if difference := Comparison(dist.group.WORLD, lines).difference():
+                raise RuntimeError(f"{self.name}: the ranks were not given the same. {difference}. Make that alike")
+
     def _train(self) -> None:
         """Up to _steps. RuntimeError where the job cannot go on."""
-        self._member = this_member()
         if self._member is None:
             warn_once(self.name)
             self._start_alone()
             self._run()
             return
-        if self._member.trains:
-            raise RuntimeError(
-                f"{self.name}: a second training in one process. A rank that joins would begin with the first one, "
-                "which is over: give all steps to one call"
-            )
-        if self.min_ranks is not None and self.min_ranks > self._member.terms["ranks"]:
-            raise ValueError(
-                f"{self.name}: min_ranks={self.min_ranks} of a job that has {self._member.terms['ranks']} at most"
-            )
         self._member.trains = True
         self._has_state = not self._member.is_newcomer
         self._join_job()
@@ -157,18 +176,36 @@ class WorldLoop:
             print(recovery.line(), file=sys.stderr, flush=True)
 
     def _check_settings(self) -> None:
-        """A newcomer that would compute other bits raises RuntimeError; the others wait for a world without it."""
-        digests = gathered([*self._digest(), int(self._has_state)], dist.group.WORLD)
+        """A newcomer that differs raises RuntimeError; the others wait for a world without it."""
+        lines = [*_platform_lines(), *self._lines]
+        digest = hashlib.sha256("\n".join(lines).encode()).digest()[:_DIGEST_BYTES]
+        digests = gathered([*digest, int(self._has_state)], dist.group.WORLD)
         sample = next((of_rank for of_rank in digests if of_rank[-1]), digests[0])
         others = [rank for rank, of_rank in enumerate(digests) if of_rank[:-1] != sample[:-1]]
+        if not others:
+            return
+        difference = first_difference(dist.group.WORLD, lines)
         if dist.get_rank() in others:
-            raise RuntimeError(
-                f"{self.name}: this rank has another model, other arguments, another release of torch, another "
-                f"instruction set ({torch.backends.cpu.get_cpu_capability()}) or another number of threads "
-                f"({torch.get_num_threads()}) than the ranks that train: its bits would differ"
-            )
-        if others:
-            raise WorldIsOver(f"{names(others)} would compute other bits, and must leave")
+            raise RuntimeError(f"{self.name}: this rank cannot join, as it differs from those that train. {difference}")
+        raise WorldIsOver(f"{names(others)} would compute other bits, and must leave")
+
+    def _call_after(self, number: int) -> None:
+        """Calls `after`, once per step that this rank has applied."""
+        begins, self._ended = self._ended < self._applied, self._applied
+        if self.after is None or not begins:
+            return
+        try:
+            self.after(number)
+        except dist.DistError as error:
+            raise RuntimeError(f"{self.name}: after() must not communicate: not all ranks may call it") from error
+
+    def _call_save(self, number: int, *, is_time: bool) -> None:
+        """All ranks have applied as many steps here, and call `save` if it is time."""
+        if self.save is not None and is_time and self._saved != self._applied:
+            self.save(number)
+            if self._member is not None:
+                dist.barrier()  # whoever passes knows that all have saved
+        self._saved = self._applied
 
     def _sees_newer_world(self) -> bool:
         """Of rank 0, which tells the others."""
@@ -195,9 +232,10 @@ class WorldLoop:
             raise RuntimeError(f"{self.name}: the others have applied steps that this rank has not: a defect of ringdp")
 
 
-def platform_lines() -> list[str]:
-    """What computes, for a digest."""
-    return [torch.__version__, torch.backends.cpu.get_cpu_capability(), str(torch.get_num_threads())]
+def _platform_lines() -> list[str]:
+    """What computes."""
+    instructions = f"instruction set {torch.backends.cpu.get_cpu_capability()}"
+    return [f"torch {torch.__version__}", instructions, counted(torch.get_num_threads(), "thread")]
 
 
 def check_arguments(name: str, min_ranks: int | None, patience: float, save_every: int, state: Sequence[Any]) -> None:

@@ -13,7 +13,7 @@ alarm; and a member that closes the world when the training is over, after which
     memory/<host>            the path of memory that outlives the processes of the host (host_memory.py)
     training                 it has begun
     patience                 seconds for which a rank that is stopped is waited for
-    here/<epoch>/<member>    it is about to make the process group of this epoch
+    here/<member>            JSON: of which epoch it was last about to make the process group, and whether it was in any
     requests/<host>          lines of JSON: what members ask of its supervisor, which removes what it has read
     epoch/<epoch>/...        the rendezvous of the process groups of this epoch
 """
@@ -25,7 +25,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import timedelta
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch.distributed as dist
 
@@ -98,6 +98,13 @@ class Request:
     why: str = ""
 
 
+class Place(NamedTuple):
+    """Of a member. epoch: the newest one to which it has come by gather(), or -1. is_old: it has been in a world."""
+
+    epoch: int = -1
+    is_old: bool = False
+
+
 class Worlds:
     """The worlds of one job. Not thread-safe; errors are the store's."""
 
@@ -110,6 +117,8 @@ class Worlds:
         world = World(0, tuple(members), hosts=tuple(hosts))
         self._store.set("terms", json.dumps({"ranks": len(world.members), "min_ranks": min_ranks}))
         self._store.add("members", len(world.members))
+        for member in world.members:
+            self._set_place(member, Place(is_old=True))  # programs make its group by themselves
         self._store.set("coming", "{}")
         self._store.set("world", world.text())
         return world
@@ -143,11 +152,15 @@ class Worlds:
         return World.of(self._store.compare_set("world", old.text(), new.text()))
 
     def publish(self, members: Sequence[int], host: int = 0) -> World:
-        """Makes these the members of a host in the newest world, unless that is closed; keys of worlds long over go."""
+        """Makes these the members of a host in the newest world, unless that is closed.
+
+        Keys go of worlds in which no member is any more.
+        """
         while not (old := self.current()).is_closed:
             new = old.with_host(host, members)
             if self._replace(old, new) == new:
-                self._sweep(new.epoch - 1)
+                places = self._places(new.members).values()
+                self._sweep(min((place.epoch for place in places if place != Place()), default=new.epoch))
                 return new
         return old
 
@@ -208,17 +221,44 @@ class Worlds:
     def gather(self, world: World, member: int, limit_s: float, on_late: Callable[[list[int]], None]) -> None:
         """Waits until all members of this world are here; WorldIsOver where a newer one has come.
 
-        on_late is called once, with the members that are not here after limit_s.
+        on_late is called once, with the members that are not here after limit_s. Members of the world before may make
+        many steps before they see this one: a newcomer's limit_s begins when the first of them is here.
         """
-        keys = {other: f"here/{world.epoch}/{other}" for other in world.members}
-        self._store.set(keys[member], "")
+        is_old, is_said = self._places([member])[member].is_old, False
+        self._set_place(member, Place(world.epoch, is_old))
         late_at = time.monotonic() + limit_s
-        while not self._store.check(list(keys.values())):
+        while True:
+            places = self._places(world.members)
+            absent = [other for other, place in places.items() if place.epoch < world.epoch]
+            if not absent:
+                break
             self.check(world)
-            if time.monotonic() > late_at:
-                on_late([other for other, key in keys.items() if not self._store.check([key])])
-                late_at = float("inf")
+            old = {other for other, place in places.items() if place.is_old}
+            if not is_old and old and old <= {*absent}:
+                late_at = time.monotonic() + limit_s
+            if time.monotonic() > late_at and not is_said:
+                is_said = True
+                on_late(absent)
             time.sleep(_PAUSE_S)
+        self._set_place(member, Place(world.epoch, is_old=True))
+
+    def left(self, world: World) -> set[int]:
+        """The members of a world that are in the newest one no more, or have come to a newer one."""
+        if (now := self.current()).epoch == world.epoch:
+            return set()
+        places = self._places(world.members)
+        return {m for m, place in places.items() if m not in now.members or place.epoch > world.epoch}
+
+    def _set_place(self, member: int, place: Place) -> None:
+        self._store.set(f"here/{member}", json.dumps(place))
+
+    def _places(self, members: Sequence[int]) -> dict[int, Place]:
+        keys = {member: f"here/{member}" for member in members}
+        if keys and not self._store.check([*keys.values()]):  # a newcomer has none at first
+            keys = {member: key for member, key in keys.items() if self._store.check([key])}
+        values = self._store.multi_get([*keys.values()]) if keys else []
+        found = {member: Place(*json.loads(value)) for member, value in zip(keys, values, strict=True)}
+        return {member: found.get(member, Place()) for member in members}
 
     def check(self, world: World) -> None:
         """WorldIsOver unless it is the newest."""
@@ -238,7 +278,7 @@ class Worlds:
         for key in keys:
             _, found, rest = key.partition(f"{PREFIX}/")
             parts = rest.split("/")
-            if found and len(parts) > 2 and parts[0] in ("here", "epoch") and int(parts[1]) < before:
+            if found and len(parts) > 2 and parts[0] == "epoch" and int(parts[1]) < before:
                 self._whole.delete_key(key)
 
 

@@ -53,7 +53,7 @@ class DiLoCo:
 
     model: a plain module, which begins with rank 0's values; outside outer() it has those of one worker.
         inner(parameters): makes the inner optimizer of a worker, or a list of several; called once for each worker that
-        this rank plays.
+        this rank plays, and once more by survive_local, which checks that each call makes a new one.
     outer_lr, momentum, nesterov: of the outer SGD. outer_lr=1, momentum=0 is local SGD. Without momentum nesterov is of
         no effect.
     start: the first `start` steps are synchronous: all workers make the inner step with the mean of their gradients,
@@ -232,10 +232,7 @@ class DiLoCo:
             )
         self._check_unfinished("worker()")
         if worker not in self.workers():
-            raise RuntimeError(
-                f"DiLoCo: worker {worker} has contributed and waits for an outer step: local.workers() are those that "
-                "do not"
-            )
+            raise RuntimeError(f"DiLoCo: worker {worker} {self._meetings.why_not_due}: local.workers() are those due")
         self._meetings.begin_step()
         self._workers.put_in_place(worker)
         if any(parameter.grad is not None for parameter in self._workers.parameters):
@@ -254,19 +251,19 @@ class DiLoCo:
             raise
         finally:
             self._inside = None
-        try:
-            self._end(worker)
-        except BaseException as error:
-            self._failure = f"the inner step of worker {worker}: {error or type(error).__name__}"
-            self._meetings.faults.append(self._failure)
-            raise
+        self._end(worker)
 
     def _end(self, worker: int) -> None:
-        """The passes of the worker in place are over."""
-        if self.schedule.is_synchronous(self.steps + 1):
-            self._workers[worker].gradients = self._workers.take_gradients()
-        else:
-            self._workers.make_step()
+        """The passes of the worker in place are over. A step that fails is torn: all are told when they meet."""
+        try:
+            if self.schedule.is_synchronous(self.steps + 1):
+                self._workers[worker].gradients = self._workers.take_gradients()
+            else:
+                self._workers.make_step()
+        except BaseException as error:
+            self._failure = f"the inner step of worker {worker}: {str(error) or type(error).__name__}"
+            self._meetings.faults.append(self._failure)
+            raise
         self._done.append(worker)
 
     def step(self) -> None:
@@ -370,7 +367,7 @@ class DiLoCo:
         return LocalHolder(self._meetings, lambda: self._check_between_steps("a checkpoint"), self._loaded)
 
     def check_survives(self) -> None:
-        """For ringdp.elastic.survive_local. NotImplementedError names what does not survive."""
+        """For ringdp.elastic.survive_local. NotImplementedError or ValueError names what does not survive."""
         options = self._meetings.options
         for name, value, unset, why in (
             ("quorum", options.quorum, None, "a contribution that an outer step has taken is gone with its rank"),
@@ -379,6 +376,21 @@ class DiLoCo:
         ):
             if value != unset:
                 raise NotImplementedError(f"survive_local: {name}={value!r} of the DiLoCo: {why}; leave {name}= out")
+        own = [self._workers[worker].optimizers for worker in self._workers]
+        check_apart([*own, self._workers.new_optimizers()])  # as one gets that comes here
+
+    def lines(self) -> list[str]:
+        """For ringdp.elastic.survive_local: what must be equal on all ranks for the same bits, one thing each."""
+        model, optimizers = self._workers.model, self._workers[next(iter(self._workers))].optimizers
+        sizes = [[len(group["params"]) for group in optimizer.param_groups] for optimizer in optimizers]
+        return [
+            *_lines_of(model, self._meetings.options),
+            *(f"parameter {name} is {'not ' * (not p.requires_grad)}trained" for name, p in model.named_parameters()),
+            *(
+                f"inner {type(o).__name__}, groups of {own} parameters"
+                for o, own in zip(optimizers, sizes, strict=True)
+            ),
+        ]
 
     @contextmanager
     def kept_meetings(self) -> Iterator[KeptMeetings]:

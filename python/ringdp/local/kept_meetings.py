@@ -19,6 +19,7 @@ from torch import Tensor
 from ringdp.compress.exchange import Listed
 from ringdp.local import state
 from ringdp.local.meetings import Meetings
+from ringdp.local.options import check_apart
 from ringdp.local.outer import step_outside
 
 
@@ -44,6 +45,8 @@ class KeptMeetings(Meetings):
 
     Collective: prepare(). After a failure there nothing has changed, and it may be called again, also in another group.
     """
+
+    why_not_due = "has made this step already, and others of this rank, which have come to it, make up for theirs"
 
     def __init__(self, meetings: Meetings) -> None:
         """In the place of others, which are between two steps, until give_back()."""
@@ -204,8 +207,12 @@ class KeptMeetings(Meetings):
         self.made.pop(worker, None)
 
     def add(self, worker: int, its: Mapping[str, Any] | None) -> None:
-        """As it was at the latest meeting; None: as one that begins with the outer parameters, without residuals."""
+        """As it was at the latest meeting; None: as one that begins with the outer parameters, without residuals.
+
+        ValueError where its new inner optimizers are not its own.
+        """
         self.workers.add(worker)
+        check_apart([self.workers[number].optimizers for number in self.workers])
         self.owe_nothing(worker)
         if its is None:
             with torch.no_grad():

@@ -51,8 +51,11 @@ class Meetings:
     """Collective: end_step(). All ranks call the same collectives in the same order, as `schedule` is theirs alike.
 
     mean_residuals: by fragment, what codes have left out of the means that this rank owns. on_the_way: by fragment.
-    faults: what this rank has done wrong, which all are told when they meet. log, finished: of Rounds.
+    faults: what this rank has done wrong, which all are told when they meet. log, finished: of Rounds. why_not_due: of
+    a worker that makes no step now.
     """
+
+    why_not_due = ""  # all workers make every step
 
     def __init__(
         self, group: dist.ProcessGroup | None, options: Options, workers: Workers, fragments: Sequence[Fragment]
@@ -72,12 +75,16 @@ class Meetings:
         for worker in workers:
             self.owe_nothing(worker)
         coded = range(len(fragments) if options.compress is not None else 0)
-        self.mean_residuals = [torch.zeros(self.own_shard(number)[1], device=self.device) for number in coded]
+        self.mean_residuals = [
+            torch.zeros(self.own_shard(number)[1], dtype=torch.float32, device=self.device) for number in coded
+        ]
 
     def owe_nothing(self, worker: int) -> None:
         """Codes have left nothing out of what this worker of this rank has contributed."""
         coded = self.fragments if self.options.compress is not None else ()
-        self.workers[worker].residuals = [torch.zeros(fragment.elements, device=self.device) for fragment in coded]
+        self.workers[worker].residuals = [
+            torch.zeros(fragment.elements, dtype=torch.float32, device=self.device) for fragment in coded
+        ]
 
     @property
     def device(self) -> torch.device:

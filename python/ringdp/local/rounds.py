@@ -79,6 +79,8 @@ class Rounds(Meetings):
     log: the outer steps so far. finished: as many as `rounds` were made, as of the latest end_step().
     """
 
+    why_not_due = "has contributed and waits for an outer step"
+
     def __init__(
         self, group: dist.ProcessGroup | None, options: Options, workers: Workers, fragments: Sequence[Fragment]
     ) -> None:

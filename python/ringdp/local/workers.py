@@ -55,8 +55,12 @@ class Workers:
             self._by_number[number] = Worker(self._copies(), self.buffers_copied())
             self.put_in_place(number)
         self._by_number = dict(sorted(self._by_number.items()))
+        self[number].optimizers = self.new_optimizers()
+
+    def new_optimizers(self) -> list[Optimizer]:
+        """Of one more worker."""
         made = self._inner(self.parameters)
-        self[number].optimizers = [made] if isinstance(made, Optimizer) else list(made)
+        return [made] if isinstance(made, Optimizer) else list(made)
 
     def remove(self, number: int) -> None:
         """It is played elsewhere. If it is in place, the model keeps its values."""

@@ -176,6 +176,39 @@ def test_a_fault_in_apply_is_no_fault_to_survive(world_of):
         assert "apply() must not communicate" in said
 
 
+def given_otherwise() -> list[str]:
+    """On a rank: what it says without a supervisor of arguments that rank 1 has otherwise."""
+    odd, (ddp, optimizer) = HERE.rank == 1, wrapped(micro_batches=2)
+    calls: list[tuple[dict[str, Any], tuple[int, int]]] = [
+        ({}, (3 + odd, 0)),
+        ({}, (3, int(odd))),
+        ({"save": print} if odd else {}, (3, 0)),
+        ({"save": print, "save_every": 2 + odd}, (3, 0)),
+        ({"patience": 5.0 + odd}, (3, 0)),
+        ({"clip": 1.0 if odd else None}, (3, 0)),
+    ]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        train = lambda given: survive(model=ddp, optimizer=optimizer, **given)(body_of(ddp))  # noqa: E731
+        said = [error_of(lambda g=given, c=call: train(g)(c[0], first=c[1])) for given, call in calls]
+        train({})(2)  # nothing has changed
+    return said
+
+
+def test_ranks_that_were_not_given_the_same_say_in_what(world_of):
+    wanted = [
+        "rank 0: steps=3; rank 1: steps=4",
+        "rank 0: 0 steps made; rank 1: 1 step made",
+        "rank 0: save= is not given; rank 1: save= is given",
+        "rank 0: save_every=2; rank 1: save_every=3",
+        "rank 0: patience=5.0; rank 1: patience=6.0",
+        "rank 0: clip=None; rank 1: clip=1.0",
+    ]
+    for said in world_of(2).run(given_otherwise):
+        for found, words in zip(said, wanted, strict=True):
+            assert f"survive: the ranks were not given the same. First difference: {words}" in found
+
+
 def writes(how: str) -> str:
     """What survive() says of an after() that does what it must not, with shards."""
     ddp = ringdp.DistributedDataParallel(network(), micro_batches=2, zero_stage=1)

@@ -51,6 +51,13 @@ def test_what_is_published_becomes_the_newest_whoever_writes_too(worlds):
     assert worlds.current() == max(published, key=lambda world: world.epoch)
 
 
+def wait_for(condition, limit_s=20.0):
+    until = time.monotonic() + limit_s
+    while not condition():
+        assert time.monotonic() < until
+        time.sleep(0.005)
+
+
 def gather(worlds, member, limit_s=20.0, late=None):
     world = worlds.current()
     worlds.gather(world, member, limit_s, (late if late is not None else []).append)
@@ -74,6 +81,57 @@ def test_a_newer_world_ends_the_wait_and_a_late_member_is_named(worlds):
         worlds.publish([1])
         with pytest.raises(WorldIsOver, match="world 0 of 3 is over: world 1 follows"):
             waits.result()
+
+
+def test_a_newcomer_names_nobody_while_the_others_make_steps_of_the_world_before(worlds):
+    late = []
+    worlds.publish([0, 1, 2, 3])
+    with ThreadPoolExecutor(4) as pool:
+        waits = [pool.submit(gather, worlds.of(), 3, SOON_S, late)]
+        time.sleep(4 * SOON_S)
+        assert late == []
+        waits.append(pool.submit(gather, worlds.of(), 1))
+        wait_for(lambda: late)
+        assert late == [[0, 2]] and not waits[0].done()
+        waits += [pool.submit(gather, worlds.of(), member) for member in (0, 2)]
+        assert {future.result() for future in waits} == {worlds.current()}
+    assert len(late) == 1
+
+
+def test_one_that_has_not_come_into_a_world_is_still_a_newcomer_in_the_next(worlds):
+    late = []
+    with ThreadPoolExecutor(2) as pool:
+        for members in ([0, 1, 2, 3], [0, 1, 2, 3, 4]):
+            worlds.publish(members)
+            waits = pool.submit(gather, worlds.of(), 3, SOON_S, late)
+            time.sleep(4 * SOON_S)
+            assert late == [] and not waits.done()
+        worlds.publish([3, 4])
+        wait_for(waits.done)
+        pool.submit(gather, worlds.of(), 3, SOON_S, late)
+        wait_for(lambda: late)  # newcomers among themselves
+        assert late == [[4]]
+        gather(worlds.of(), 4)
+        worlds.publish([3, 4, 5])
+        waits = pool.submit(gather, worlds.of(), 5, SOON_S, late)
+        time.sleep(4 * SOON_S)
+        assert late == [[4]] and not waits.done()  # as both are in a world now
+        worlds.publish([3, 4])
+
+
+def test_who_has_left_a_world_is_known_to_those_in_it(worlds):
+    world = worlds.current()
+    assert worlds.of().left(world) == set()
+    worlds.publish([0, 1, 2, 3])
+    assert worlds.of().left(world) == set()  # one that joins disturbs nobody
+    worlds.publish([0, 1, 3])
+    assert worlds.of().left(world) == {2}
+    with ThreadPoolExecutor(1) as pool:
+        waits = pool.submit(gather, worlds.of(), 0)
+        wait_for(lambda: worlds.left(world) == {0, 2})
+        worlds.publish([1])
+        assert isinstance(waits.exception(), WorldIsOver)
+    assert worlds.left(world) == {0, 2}
 
 
 def test_no_world_follows_one_that_is_closed(worlds):
@@ -139,8 +197,22 @@ def test_keys_of_worlds_long_over_go(store, worlds):
         counts.append(store.num_keys())
         worlds.publish(world.members)
     assert counts[2:] == counts[2:3] * 4
-    old = [f"elastic/{kind}/{epoch}/" for kind in ("here", "epoch") for epoch in range(4)]
+    old = [f"elastic/epoch/{epoch}/" for epoch in range(5)]
     assert not [key for key in store.list_keys() if any(part in key for part in old)]
+
+
+def test_keys_stay_of_a_world_that_its_members_are_still_in(worlds):
+    """However many have joined meanwhile: a group may be made there."""
+    world = worlds.current()
+    worlds.store_of(world).set("group", "")
+    for joined in range(3, 7):
+        worlds.publish(range(joined + 1))
+    assert worlds.store_of(world).check(["group"])
+    newest = worlds.current()
+    with ThreadPoolExecutor(len(newest.members)) as pool:
+        list(pool.map(lambda member: gather(worlds.of(), member), newest.members))
+    worlds.publish(newest.members)
+    assert not worlds.store_of(world).check(["group"]) or not hasattr(dist.TCPStore, "list_keys")
 
 
 def test_requests_come_in_order(worlds):

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import warnings
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import ringdp
 import torch
+import torch.distributed as dist
 from local_runs import CELLS, STEPS, begun, differences, digests, expected, own_loss, trained
-from ranks import error_of
+from ranks import HERE, error_of
+from ringdp.elastic import world_loop
 from ringdp.elastic.local_training import survive_local
 from ringdp.local.kept_meetings import dealt
 from torch import nn
@@ -39,6 +43,11 @@ def alone(name: str) -> list[Any]:
 @pytest.mark.parametrize("name", SURVIVING)
 def test_without_a_launcher_it_trains_with_the_bits_of_one_process(world_of, name, ranks):
     assert differences(world_of(ranks).run(alone, name), expected(CELLS[name])) == []
+
+
+def linear() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Linear(4, 2)
 
 
 def refusals() -> list[str]:
@@ -93,10 +102,96 @@ REFUSED = [
 ]
 
 
+def shared_optimizers() -> list[str]:
+    """On a rank that plays one worker: what inner has given it would be that of a second one, too."""
+    said, model, kept = [], linear(), []
+    kept.append(torch.optim.SGD(model.parameters(), lr=0.1))
+    local = ringdp.DiLoCo(model, lambda ps: kept[-1], workers=2, every=2)
+    said.append(error_of(lambda: survive_local(local), kind=ValueError))
+    kept.append(torch.optim.SGD(model.parameters(), lr=0.1))
+    survive_local(local)
+    with local.kept_meetings() as meetings:
+        meetings.add(7, None)
+        said.append(error_of(lambda: meetings.add(8, None), kind=ValueError))
+    return said
+
+
+def test_an_inner_optimizer_of_two_workers_is_refused_though_each_rank_plays_one(world_of):
+    for said in world_of(2).run(shared_optimizers):
+        assert len(said) == 2 and all("inner has given two workers the same SGD" in text for text in said)
+
+
 def test_what_does_not_fit_is_refused_by_name(world_of):
     for said in world_of(2).run(refusals):
         for found, wanted in zip(said, REFUSED, strict=True):
             assert wanted in found
+
+
+def body_of(model: nn.Module, local: Any) -> Any:
+    def train(step: int, workers: tuple[int, ...]) -> None:
+        for worker in workers:
+            with local.worker(worker):
+                own_loss(model, worker, step).backward()
+
+    return train
+
+
+def other_steps() -> tuple[str, list[Any]]:
+    """On a rank: the error, and digests of the steps that are made after it."""
+    model, local = begun(CELLS["plain"])
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        train = survive_local(local)(body_of(model, local))
+        said = error_of(lambda: train(STEPS + HERE.rank))
+        train(STEPS)
+    return said, digests(local.state_dict())
+
+
+def test_ranks_that_were_not_given_the_same_say_in_what_and_may_go_on(world_of):
+    found = world_of(2).run(other_steps)
+    for said, _ in found:
+        assert f"First difference: rank 0: steps={STEPS}; rank 1: steps={STEPS + 1}" in said
+    assert differences([own for _, own in found], expected(CELLS["plain"])) == []
+
+
+def test_a_training_that_is_refused_changes_nothing(monkeypatch):
+    model, local = begun(CELLS["plain"], backend=None)
+    member = SimpleNamespace(trains=True, terms={"ranks": 2})
+    monkeypatch.setattr(world_loop, "this_member", lambda: member)
+    train = survive_local(local, min_ranks=3)(body_of(model, local))
+    assert "survive_local: a second training in one process" in error_of(lambda: train(3))
+    member.trains = False
+    assert "survive_local: min_ranks=3 of a job that has 2 at most" in error_of(lambda: train(3), kind=ValueError)
+    assert differences([digests(trained(local, model, STEPS).state_dict())], expected(CELLS["plain"])) == []
+    member.trains = True
+    for worker in local.workers():  # as of a rank that more ranks than workers have left with none
+        local._workers.remove(worker)
+    assert "survive_local: a second training in one process" in error_of(lambda: train(STEPS))
+
+
+def test_a_function_that_communicates_is_not_called_again():
+    _, local = begun(CELLS["plain"], backend=None)
+
+    @survive_local(local)
+    def train(step: int, workers: tuple[int, ...]) -> None:
+        raise dist.DistBackendError("PeerLost: rank 1 is gone")
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        said = error_of(lambda: train(1))
+    assert "survive_local: train() must not communicate: ranks are at different steps there" in said
+
+
+def test_why_a_worker_makes_no_step_now():
+    """In other words where others make up for theirs than where it waits for a quorum."""
+    _, local = begun({"workers": 2, "every": 4, "model": "plain"}, backend=None)
+    with local.kept_meetings() as meetings:
+        meetings.made = {0: 3, 1: 2}
+        said = error_of(lambda: local.worker(0).__enter__())
+    assert "DiLoCo: worker 0 has made this step already, and others of this rank" in said
+    _, waiting = begun({"workers": 2, "every": 4, "model": "plain", "quorum": 1, "rounds": 2}, backend=None)
+    waiting._meetings._waiting.add(0)
+    assert "worker 0 has contributed and waits for an outer step" in error_of(lambda: waiting.worker(0).__enter__())
 
 
 def optimizers_of_one() -> list[int]:

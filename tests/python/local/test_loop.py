@@ -302,3 +302,14 @@ def test_an_inner_step_that_fails_is_not_made_again():
     local.optimizers()[0].register_step_pre_hook(lambda *_: 1 / 0)
     assert "division" in error_of(entered, local, 0, kind=ZeroDivisionError)
     assert "after a step that has failed" in error_of(entered, local, 0)
+
+
+def test_nor_is_one_without_a_block():
+    """Where the optimizer has stepped some parameters only."""
+    model, local = begun({**CELL, "workers": 1}, backend=None)
+    (optimizer,) = local.optimizers()
+    optimizer.register_step_post_hook(lambda *_: 1 / 0)
+    leafy.loss_of(model, 0, 0, 0).backward()
+    assert "division" in error_of(local.step, kind=ZeroDivisionError)
+    torn = "after a step that has failed: load a checkpoint. It was: the inner step of worker 0: division by zero"
+    assert torn in error_of(local.step) and torn in error_of(local.state_dict)
