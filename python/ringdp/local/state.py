@@ -2,8 +2,8 @@
 
     {"settings": ..., "steps": ...,                                          equal on all ranks
      "outer": {parameter: float32}, "momentum": {parameter: float32},        equal on all ranks
-     "workers": {number: {"parameters": {...}, "buffers": {...}, "inner": [state dicts], "residual": {...},
-                          "begun": {...}, "made": {"steps": ...}}},   the last two where a quorum decides
+     "workers": {number: {"parameters": {...}, "buffers": {...}, "inner": [state dicts], "kinds": [their classes],
+                          "residual": {...}, "begun": {...}, "made": {"steps": ...}}},   the last two with a quorum
      "log": [[(worker, which of its rounds)] by outer step],                  equal on all ranks
      "on_the_way": {fragment: [(offset, means)]}, "residual": {fragment: [(offset, what codes of means left out)]}}
 
@@ -63,6 +63,7 @@ def of_worker(meetings: Meetings, worker: int) -> State:
         "parameters": {name: values[number] for f in meetings.fragments for number, name in f.named()},
         "buffers": dict(zip(buffer_names(meetings), buffers, strict=True)),
         "inner": [optimizer.state_dict() for optimizer in workers[worker].optimizers],
+        "kinds": [type(optimizer).__name__ for optimizer in workers[worker].optimizers],
         "residual": by_name(meetings, workers[worker].residuals),
         "begun": by_name(meetings, workers[worker].begun),
         "made": {} if (made := workers[worker].made) is None else {"steps": made},
@@ -109,7 +110,7 @@ def checked(meetings: Meetings, state: State) -> State:
         own = of_worker(meetings, worker)
         for kind in OF_WORKER:
             _check_fit(f"{kind} of worker {worker}", state["workers"][worker].get(kind, {}), own[kind])
-        _check_inner(worker, state["workers"][worker]["inner"], own["inner"])
+        _check_inner(worker, state["workers"][worker], own)
     leaving = meetings.schedule.on_the_way(state["steps"])
     expected = {"on_the_way": list(leaving), "residual": range(len(meetings.mean_residuals))}
     ends = {
@@ -202,8 +203,14 @@ def _described(found: tuple[torch.dtype, tuple[int, ...]] | None) -> str:
     return "not there" if found is None else f"{str(found[0]).removeprefix('torch.')} {list(found[1])}"
 
 
-def _check_inner(worker: int, saved: Sequence[Mapping[str, Any]], own: Sequence[Mapping[str, Any]]) -> None:
-    here, there = ([[len(g["params"]) for g in one["param_groups"]] for one in each] for each in (own, saved))
+def _check_inner(worker: int, saved: Mapping[str, Any], own: Mapping[str, Any]) -> None:
+    kinds = saved.get("kinds", own["kinds"])  # older states do not have them
+    if kinds != own["kinds"]:
+        raise ValueError(
+            f"DiLoCo: the inner optimizers of worker {worker} are {', '.join(kinds)} in the state, "
+            f"{', '.join(own['kinds'])} in this run"
+        )
+    here, there = ([[len(g["params"]) for g in one["param_groups"]] for one in each["inner"]] for each in (own, saved))
     if here != there:
         raise ValueError(
             f"DiLoCo: the inner optimizers of worker {worker} have groups of {there} parameters in the state, "

@@ -150,6 +150,8 @@ def misfits() -> list[str]:
     next(iter(reshaped["workers"].values()))["parameters"]["0.weight"] = torch.zeros(2)
     groups = copy.deepcopy(own)
     next(iter(groups["workers"].values()))["inner"][0]["param_groups"][0]["params"].pop()
+    kinds = copy.deepcopy(own)
+    next(iter(kinds["workers"].values()))["kinds"] = ["SGD"]
     both: list[Any] = [None, None]
     dist.all_gather_object(both, own)
     cases = [
@@ -161,6 +163,7 @@ def misfits() -> list[str]:
         [own, own],
         [reshaped, changed(workers={1 - HERE.rank: own["workers"][HERE.rank]})],
         [groups, changed(workers={1 - HERE.rank: own["workers"][HERE.rank]})],
+        [kinds, changed(workers={1 - HERE.rank: own["workers"][HERE.rank]})],
     ]
     found = [error_of(local.load_state_dict, case, kind=(RuntimeError, ValueError)) for case in cases]
     return [*found, "" if digests(local.state_dict()) == before else "changed"]
@@ -168,7 +171,7 @@ def misfits() -> list[str]:
 
 def test_what_does_not_fit_is_named_on_all_ranks_and_changes_nothing(pair):
     for own in pair.run(misfits):
-        steps, none, part, settings, moments, twice, shape, groups, after = own
+        steps, none, part, settings, moments, twice, shape, groups, kinds, after = own
         assert "rank 0: steps=3; rank 1: steps=7" in steps
         assert "no state is given" in none
         # each rank has another part, so that other words are missing
@@ -178,7 +181,22 @@ def test_what_does_not_fit_is_named_on_all_ranks_and_changes_nothing(pair):
         assert "twice among the states" in twice
         assert "0.weight is float32 [2] in the state, float32 [33, 6] in this model" in shape
         assert "groups of [[3]] parameters in the state, [[4]] in this run" in groups
+        assert "are SGD in the state, AdamW in this run" in kinds
         assert after == ""
+
+
+def test_inner_state_of_another_optimizer_is_refused_before_anything_has_changed():
+    cell = {"workers": 2, "every": 4, "model": "plain"}
+    model, local = begun({**cell, "inner": "sgd"}, backend=None)
+    saved = copy.deepcopy(trained(local, model, 3).state_dict())
+    _, other = begun(cell, backend=None)
+    before = digests(other.state_dict())
+    wanted = "the inner optimizers of worker 0 are SGD in the state, AdamW in this run"
+    assert wanted in error_of(other.load_state_dict, saved, kind=ValueError)
+    older = {number: {k: v for k, v in its.items() if k != "kinds"} for number, its in saved["workers"].items()}
+    local.load_state_dict({**saved, "workers": older})  # which an earlier release has saved
+    assert digests(local.state_dict()) == digests(saved)
+    assert digests(other.state_dict()) == before
 
 
 @pytest.mark.parametrize("kind", [torch.optim.NAdam, torch.optim.ASGD])
