@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from functools import lru_cache
 from typing import Literal
 
 import torch
 import torch.distributed as dist
+from torch import Tensor
 from torch.utils.data import Sampler
 
 from ringdp import _native
@@ -93,11 +94,11 @@ class Leaves(Sampler[list[int]]):
                 f"{self.micro_batches} leaves"
             )
         begin = self._begin(epoch, step) + leaf * self.micro_batch
-        return [self._sample(at) for at in range(begin, begin + self.micro_batch)]
+        return self._samples(begin, begin + self.micro_batch)
 
     def samples(self, epoch: int) -> list[int]:
         """Of all micro-batches of an epoch, in the order of steps and leaves: each once, but for what is carried."""
-        return [self._sample(at) for at in range(self._begin(epoch, 0), self._begin(epoch, self.steps(epoch)))]
+        return self._samples(self._begin(epoch, 0), self._begin(epoch, self.steps(epoch)))
 
     def mine(self, rank: int | None = None, ranks: int | None = None) -> list[int]:
         """The leaves that a rank (default: this one) runs in every step, so that few sums are sent. May be empty."""
@@ -131,14 +132,20 @@ class Leaves(Sampler[list[int]]):
             return epoch * self.dataset_len + step * self.step_samples
         return (self.first_step(epoch) + step) * self.step_samples
 
-    def _sample(self, at: int) -> int:
+    def _samples(self, begin: int, end: int) -> list[int]:
         """Of the epochs' permutations, one after the other."""
-        epoch, place = divmod(at, self.dataset_len)
-        return _permutation(self.dataset_len, self.seed, epoch)[place]
+        found: list[int] = []
+        while begin < end:
+            epoch, place = divmod(begin, self.dataset_len)
+            own = _permutation(self.dataset_len, self.seed, epoch)[place : place + end - begin].tolist()
+            found += own
+            begin += len(own)
+        return found
 
 
-@lru_cache(maxsize=4)
-def _permutation(length: int, seed: int, epoch: int) -> Sequence[int]:
+@lru_cache(maxsize=2)
+def _permutation(length: int, seed: int, epoch: int) -> Tensor:
+    """int64, 8 bytes per sample; two, as a step may have samples of two epochs."""
     digest = hashlib.sha256(f"{seed} {epoch}".encode()).digest()
     generator = torch.Generator().manual_seed(int.from_bytes(digest[:7], "little"))
-    return torch.randperm(length, generator=generator).tolist()
+    return torch.randperm(length, generator=generator)

@@ -297,8 +297,8 @@ class DiLoCo:
     def outer(self) -> Iterator[nn.Module]:
         """Inside, the model has the outer parameters, to be evaluated or saved: the result of the training so far.
 
-        What has left and not arrived yet is not in them, and what is written to them is dropped. Buffers are those of
-        the worker in place.
+        What has left and not arrived yet is not in them, and what is written to them is dropped, gradients included:
+        those of a pass before are there again afterwards. Buffers are those of the worker in place.
         """
         self._check_usable("outer()")
         self._inside = _OUTER

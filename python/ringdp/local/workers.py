@@ -102,14 +102,15 @@ class Workers:
 
     @contextmanager
     def replaced(self, values: Sequence[Tensor]) -> Iterator[None]:
-        """Inside, the model has these parameters, of no worker."""
-        own = [parameter.data for parameter in self.parameters]
+        """Inside, the model has these parameters, of no worker; gradients that they get there are dropped."""
+        own, gradients = [parameter.data for parameter in self.parameters], self.take_gradients()
         torch.clear_autocast_cache()
         self._point_to(values)
         try:
             yield
         finally:
             self._point_to(own)
+            self._set_gradients(gradients)
             torch.clear_autocast_cache()
 
     def take_gradients(self) -> list[Tensor | None]:
@@ -125,8 +126,8 @@ class Workers:
 
     def make_step(self, gradients: Iterable[Tensor | None] | None = None) -> None:
         """The inner step of the worker in place, with these gradients (default: those that it has)."""
-        for parameter, gradient in zip(self.parameters, gradients, strict=True) if gradients is not None else ():
-            parameter.grad = gradient
+        if gradients is not None:
+            self._set_gradients(gradients)
         for optimizer in self[self.in_place].optimizers:
             optimizer.step()
         self.drop_gradients()
@@ -143,6 +144,10 @@ class Workers:
 
     def _copies(self) -> list[Tensor]:
         return [parameter.detach().clone() for parameter in self.parameters]
+
+    def _set_gradients(self, gradients: Iterable[Tensor | None]) -> None:
+        for parameter, gradient in zip(self.parameters, gradients, strict=True):
+            parameter.grad = gradient
 
     def _point_to(self, values: Sequence[Tensor]) -> None:
         for parameter, value in zip(self.parameters, values, strict=True):

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import pytest
+import torch
 from ringdp.elastic import Leaves
+from ringdp.elastic.leaves import _permutation
 from torch.utils.data import DataLoader
 
 
@@ -30,6 +32,18 @@ def test_a_remainder_is_carried_into_the_next_epoch(length):
     assert len(seen) == 24 * length - leaves.left(23) == leaves.first_step(24) * 12
     for epoch in range(len(seen) // length):
         assert sorted(seen[epoch * length : (epoch + 1) * length]) == list(range(length))
+
+
+@pytest.mark.parametrize("remainder", ["drop", "carry"])
+def test_a_micro_batch_is_a_piece_of_the_epochs_permutations_one_after_the_other(remainder):
+    """Also where it is longer than an epoch. The permutations are kept as tensors, 8 bytes per sample."""
+    leaves = Leaves(12 if remainder == "drop" else 5, micro_batch=6, micro_batches=2, seed=4, remainder=remainder)
+    whole = [n for epoch in range(9) for n in _permutation(leaves.dataset_len, 4, epoch).tolist()]
+    found = [index for epoch in range(9) for index in of_epoch(leaves, epoch)]
+    assert found == whole[: len(found)] and len(found) > 40
+    assert all(type(index) is int for index in found)
+    kept = _permutation(10**4, 0, 0)
+    assert isinstance(kept, torch.Tensor) and kept.nbytes == 8 * 10**4
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 3, 5, 9])

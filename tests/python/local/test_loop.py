@@ -280,6 +280,24 @@ def test_what_is_written_to_the_outer_parameters_is_dropped():
     assert not torch.equal(kept["0.weight"], before[0])  # the tensors of the block itself
 
 
+def test_a_backward_pass_of_the_outer_parameters_leaves_no_gradients():
+    """They would be those of the next inner step, or be added to them."""
+    ends = []
+    for looks in (False, True):
+        model, local = begun({**CELL, "workers": 1, "inner": "sgd", "every": 10}, backend=None)
+        for step in range(3):
+            with local.outer() if looks else nullcontext():
+                leafy.loss_of(model, 0, 7, 0).backward() if looks else None
+                assert not looks or all(parameter.grad is not None for parameter in model.parameters())
+            assert all(parameter.grad is None for parameter in model.parameters())
+            leafy.loss_of(model, 0, step, 0).backward()
+            with local.outer() if looks else nullcontext():
+                leafy.loss_of(model, 0, 8, 0).backward() if looks else None
+            local.step()
+        ends.append(parameters_hash(model))
+    assert ends[0] == ends[1]
+
+
 def test_casts_of_one_worker_are_not_those_of_the_next():
     """Autocast around the loop remembers what it has cast, by parameter."""
     ends = []
