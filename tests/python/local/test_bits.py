@@ -206,8 +206,8 @@ def loss_in_float32(model: nn.Module, worker: int, step: int) -> torch.Tensor:
 @pytest.mark.parametrize("name", ["int8", "two bits"])
 def test_the_default_type_of_torch_does_not_matter(monkeypatch, request, name):
     cell = {**CELLS[name], "inner": "sgd"}
-    wanted, model = expected(cell), model_of(cell)
-    monkeypatch.setattr(local_runs, "model_of", lambda _: copy.deepcopy(model))
+    wanted, begins = expected(cell), model_of(cell)
+    monkeypatch.setattr(local_runs, "model_of", lambda _: copy.deepcopy(begins))
     monkeypatch.setattr(local_runs, "own_loss", loss_in_float32)
     request.addfinalizer(lambda: torch.set_default_dtype(torch.float32))
     torch.set_default_dtype(torch.float64)
