@@ -64,9 +64,12 @@ def leaf(step: int, index: int, *, seed: int = 0) -> Iterator[None]:
     number is none.
     """
     try:
-        step, index = operator.index(step), operator.index(index)
+        if bool in map(type, (step, index, seed)):
+            raise TypeError
+        step, index, seed = map(operator.index, (step, index, seed))
     except TypeError:
-        raise ValueError(f"ringdp.leaf({step!r}, {index!r}): step and index must be whole numbers") from None
+        said = f"ringdp.leaf({step!r}, {index!r}, seed={seed!r})"
+        raise ValueError(f"{said}: step, index and seed must be whole numbers") from None
     if (outer := _running.get()) is not None:
         raise RuntimeError(
             f"ringdp.leaf({step}, {index}) inside ringdp.leaf({outer.step}, {outer.index}): end that first"

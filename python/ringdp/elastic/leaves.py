@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.utils.data import Sampler
 
 from ringdp import _native
+from ringdp.text.arguments import check_flag, check_whole_number
 
 _C = _native.load()
 
@@ -49,11 +50,16 @@ class Leaves(Sampler[list[int]]):
             ("micro_batch", micro_batch),
             ("micro_batches", micro_batches),
         ):
-            if not isinstance(value, int) or value < 1:
+            if not isinstance(value, int) or isinstance(value, bool) or value < 1:
                 raise ValueError(
                     f"Leaves: {name}={value!r}, must be a whole number of at least 1; a data set without a length "
                     "cannot be cut: compute the samples of a leaf from its step and number"
                 )
+        check_whole_number("Leaves: seed", seed)
+        check_flag("Leaves: in_rounds", in_rounds)
+        for name, value, least in (("rank", rank, 0), ("ranks", ranks, 1)):
+            if value is not None:
+                check_whole_number(f"Leaves: {name}", value, least)
         if remainder not in ("drop", "carry"):
             raise ValueError(f"Leaves: remainder={remainder!r}, must be 'drop' or 'carry'")
         self.dataset_len, self.micro_batch, self.micro_batches = dataset_len, micro_batch, micro_batches

@@ -32,10 +32,11 @@ from ringdp.elastic.arrivals import Arrivals
 from ringdp.elastic.host_memory import NOT_HERE, HostMemory
 from ringdp.elastic.recovery import OUTER, LocalRecovery, Recovery
 from ringdp.elastic.state import hand_on, messages, received
-from ringdp.elastic.world_loop import Body, WorldLoop, check_arguments, is_number
+from ringdp.elastic.world_loop import Body, WorldLoop, check_arguments
 from ringdp.elastic.worlds import WorldIsOver
 from ringdp.local.diloco import DiLoCo
 from ringdp.local.kept_meetings import KeptMeetings, Prepared, dealt
+from ringdp.text.arguments import check_flag, check_whole_number
 from ringdp.text.units import counted, names
 from ringdp.zero.regroup import gathered
 
@@ -104,10 +105,12 @@ def survive_local(
         raise ValueError(
             "survive_local: the process group must be the default one, of backend ringdp: it is made anew after a fault"
         )
-    check_arguments("survive_local", min_ranks, patience, save_every, state)
+    given = {"min_ranks": min_ranks, "patience": patience, "after": after, "save": save, "save_every": save_every}
+    check_arguments("survive_local", **given, state=state)
+    check_flag("survive_local: copies", copies)
 
     def decorate(body: Body) -> LocalTraining:
-        training = LocalTraining(body, local, tuple(state), copies=bool(copies))
+        training = LocalTraining(body, local, tuple(state), copies=copies)
         training.min_ranks, training.patience = min_ranks, float(patience)
         training.after, training.save, training.save_every = after, save, save_every
         return training
@@ -131,8 +134,7 @@ class LocalTraining(WorldLoop):
     def __call__(self, steps: int) -> None:
         """Until all workers have made so many steps. Collective. RuntimeError where the job cannot go on."""
         made = self._local.steps
-        if not is_number(steps, least=made):
-            raise ValueError(f"train: steps={steps!r}, must be a whole number of at least {made}, which were made")
+        check_whole_number("train: steps", steps, made)  # which were made
         self._begin(steps, made)
         with self._local.kept_meetings() as self._meetings:
             try:

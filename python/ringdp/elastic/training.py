@@ -28,8 +28,9 @@ from ringdp.elastic.progress import Progress
 from ringdp.elastic.recovery import Recovery
 from ringdp.elastic.shares import improved
 from ringdp.elastic.state import WithoutShards, add_bits, hand_on
-from ringdp.elastic.world_loop import Body, WorldLoop, check_arguments, is_number
+from ringdp.elastic.world_loop import Body, WorldLoop, check_arguments
 from ringdp.elastic.worlds import WorldIsOver
+from ringdp.text.arguments import check_function, check_number, check_whole_number
 from ringdp.text.units import counted, names
 from ringdp.zero.clip import clip_grad_norm_
 from ringdp.zero.optimizer import ZeroOptimizer
@@ -101,6 +102,10 @@ def survive(
     """
     if getattr(model, "zero_stage", None) is None or model.reducer.leaf_steps is None:
         raise ValueError("survive: model must be a ringdp.DistributedDataParallel with micro_batches=M")
+    if not isinstance(optimizer, torch.optim.Optimizer):
+        raise ValueError(
+            f"survive: optimizer is a {type(optimizer).__name__}, must be one of torch, or a ZeroOptimizer"
+        )
     if model.zero_stage and not isinstance(optimizer, ZeroOptimizer):
         raise ValueError(f"survive: optimizer must be a ringdp.ZeroOptimizer with zero_stage={model.zero_stage}")
     if model.reducer.leaf_steps.shards:
@@ -114,9 +119,11 @@ def survive(
             "survive: the model's process group must be the default one, of backend ringdp: it is made anew after a "
             "fault"
         )
-    check_arguments("survive", min_ranks, patience, save_every, state)
-    if clip is not None and not clip > 0:
-        raise ValueError(f"survive: clip={clip!r}, must be a number above 0")
+    given = {"min_ranks": min_ranks, "patience": patience, "after": after, "save": save, "save_every": save_every}
+    check_arguments("survive", **given, state=state)
+    check_function("survive: apply", apply)
+    if clip is not None:
+        check_number("survive: clip", clip, lambda it: it > 0, "a number above 0")
     if speed not in ("even", "auto"):
         raise ValueError(f"survive: speed={speed!r}, must be 'even' or 'auto'")
     if shards not in ("auto", "copies"):
@@ -165,8 +172,7 @@ class Training(WorldLoop):
     def __call__(self, steps: int, *, first: int = 0) -> None:
         """Runs the steps first to steps - 1. Collective. RuntimeError where the job cannot go on."""
         for name, number in (("steps", steps), ("first", first)):
-            if not is_number(number, least=0):
-                raise ValueError(f"train: {name}={number!r}, must be a whole number of at least 0")
+            check_whole_number(f"train: {name}", number, 0)
         self._begin(steps, first)
         self._first, self._mean_of = first, -1
         self._model.reducer.keep_layout()

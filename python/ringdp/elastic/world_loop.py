@@ -22,6 +22,7 @@ from ringdp.ddp.agreement import Comparison, first_difference
 from ringdp.elastic.member import Closed, Member, this_member
 from ringdp.elastic.recovery import OF_THIS_PROCESS, Recovery
 from ringdp.elastic.worlds import WorldIsOver
+from ringdp.text.arguments import check_function, check_number, check_whole_number
 from ringdp.text.units import counted, names
 from ringdp.zero.regroup import gathered
 
@@ -238,22 +239,28 @@ def _platform_lines() -> list[str]:
     return [f"torch {torch.__version__}", instructions, counted(torch.get_num_threads(), "thread")]
 
 
-def check_arguments(name: str, min_ranks: int | None, patience: float, save_every: int, state: Sequence[Any]) -> None:
+def check_arguments(
+    name: str,
+    *,
+    min_ranks: int | None,
+    patience: float,
+    after: object,
+    save: object,
+    save_every: int,
+    state: Sequence[Any],
+) -> None:
     """ValueError names the first one that no training has."""
-    if min_ranks is not None and not is_number(min_ranks, least=1):
-        raise ValueError(f"{name}: min_ranks={min_ranks!r}, must be a whole number of at least 1")
-    if not (patience > 0 and math.isfinite(patience)):
-        raise ValueError(f"{name}: patience={patience!r}, must be a number of seconds above 0")
-    if not is_number(save_every, least=1):
-        raise ValueError(f"{name}: save_every={save_every!r}, must be a whole number of at least 1")
+    if min_ranks is not None:
+        check_whole_number(f"{name}: min_ranks", min_ranks, 1)
+    check_number(f"{name}: patience", patience, lambda it: 0 < it < math.inf, "a number of seconds above 0")
+    check_whole_number(f"{name}: save_every", save_every, 1)
+    check_function(f"{name}: after", after)
+    check_function(f"{name}: save", save)
+    if not isinstance(state, (list, tuple)):
+        raise ValueError(f"{name}: state is a {type(state).__name__}, must be a list of objects with state_dict()")
     for number, part in enumerate(state):
         if not (hasattr(part, "state_dict") and hasattr(part, "load_state_dict")):
             raise ValueError(f"{name}: state[{number}] is a {type(part).__name__}, which has no state_dict()")
-
-
-def is_number(value: object, least: int) -> bool:
-    """A whole one."""
-    return isinstance(value, int) and not isinstance(value, bool) and value >= least
 
 
 def _first_sentence(error: BaseException) -> str:

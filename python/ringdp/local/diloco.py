@@ -117,11 +117,11 @@ class DiLoCo:
             raise ValueError("DiLoCo: this rank is none of group=: only its ranks train")
         self._group = group if group is not None or not dist.is_initialized() else dist.group.WORLD
         options = Options(
-            workers, every, outer_lr, momentum, bool(nesterov), start, fragments, delay, alpha, compress, seed,
+            workers, every, outer_lr, momentum, nesterov, start, fragments, delay, alpha, compress, seed,
             quorum, grace, rounds,
         )  # fmt: skip
         model, pieces = self._agreed(
-            lambda: self._examined(model, options), lambda _: _lines_of(unwrapped(model), options)
+            lambda: self._examined(model, inner, options), lambda _: _lines_of(unwrapped(model), options)
         )
         share(self._group, [parameter.data for parameter in model.parameters()], 0)
         share(self._group, list(model.buffers()), 0)
@@ -136,8 +136,10 @@ class DiLoCo:
     def _ranks(self) -> int:
         return 1 if self._group is None else self._group.size()
 
-    def _examined(self, model: nn.Module, options: Options) -> tuple[nn.Module, list[Fragment]]:
+    def _examined(self, model: nn.Module, inner: Inner, options: Options) -> tuple[nn.Module, list[Fragment]]:
         options.check(self._ranks)
+        if not callable(inner):
+            raise TypeError(f"DiLoCo: inner is a {type(inner).__name__}, must be a function that makes an optimizer")
         found = trained(model, options.start)
         return unwrapped(model), cut(list(found), list(found.values()), options.fragments)
 

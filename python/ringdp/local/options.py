@@ -18,6 +18,7 @@ from ringdp.checkpoint.holder import HasHolder
 from ringdp.checkpoint.holders import unwrapped
 from ringdp.compress.codec import NAMES
 from ringdp.local.schedule import Schedule
+from ringdp.text.arguments import check_flag, check_number, check_whole_number
 
 _OUTER_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
@@ -44,9 +45,9 @@ class Options:
     def check(self, ranks: int) -> None:
         """ValueError or NotImplementedError names what is refused, the same on all ranks."""
         for name, least in (("workers", 1), ("every", 1), ("start", 0), ("fragments", 1), ("delay", 0)):
-            value = getattr(self, name)
-            if not isinstance(value, int) or isinstance(value, bool) or value < least:
-                raise ValueError(f"DiLoCo: {name}={value!r}, must be a whole number of at least {least}")
+            check_whole_number(f"DiLoCo: {name}", getattr(self, name), least)
+        check_whole_number("DiLoCo: seed", self.seed)
+        check_flag("DiLoCo: nesterov", self.nesterov)
         if self.workers < ranks:
             raise ValueError(
                 f"DiLoCo: workers={self.workers} on {ranks} ranks: each rank plays at least one worker; use more "
@@ -66,9 +67,7 @@ class Options:
             ("momentum", lambda value: 0 <= value < 1, "at least 0 and below 1"),
             ("alpha", lambda value: 0 <= value < 1, "at least 0 and below 1, as with 1 nobody would take what arrives"),
         ):
-            value = getattr(self, name)
-            if not isinstance(value, (int, float)) or isinstance(value, bool) or not fits(value):
-                raise ValueError(f"DiLoCo: {name}={value!r}, must be {what}")
+            check_number(f"DiLoCo: {name}", getattr(self, name), fits, what)
         if self.compress not in NAMES:
             raise NotImplementedError(
                 f"DiLoCo: compress={self.compress!r}: there are {', '.join(map(repr, NAMES))}; signs, fp8 codes "
@@ -84,9 +83,8 @@ class Options:
             return
         if not isinstance(self.quorum, int) or isinstance(self.quorum, bool) or not 1 <= self.quorum <= self.workers:
             raise ValueError(f"DiLoCo: quorum={self.quorum!r}, must be a whole number from 1 to workers={self.workers}")
-        grace = self.grace
-        if not isinstance(grace, (int, float)) or isinstance(grace, bool) or not 0 <= grace < math.inf:
-            raise ValueError(f"DiLoCo: grace={grace!r}, must be seconds, at least 0 and finite")
+        is_time = lambda value: 0 <= value < math.inf  # noqa: E731
+        check_number("DiLoCo: grace", self.grace, is_time, "seconds, at least 0 and finite")
         check_rounds(self.rounds, 1)
         for name, value, unset, why in (
             ("start", self.start, 0, "synchronous steps wait for all workers"),

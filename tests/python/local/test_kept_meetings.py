@@ -62,6 +62,8 @@ def refusals() -> list[str]:
     said.append(error_of(lambda: survive_local(nn.Linear(2, 2)), kind=ValueError))
     said.append(error_of(lambda: survive_local(local, min_ranks=0), kind=ValueError))
     said.append(error_of(lambda: survive_local(local, state=[3]), kind=ValueError))
+    for given in ({"state": local}, {"copies": "no"}, {"patience": "30"}, {"after": 3}, {"save_every": True}):
+        said.append(error_of(lambda given=given: survive_local(local, **given), kind=ValueError))
     idle = survive_local(local)(lambda step, workers: None)
     said.append(error_of(lambda: idle(-1), kind=ValueError))
 
@@ -94,6 +96,11 @@ REFUSED = [
     "local is a Linear, must be a ringdp.DiLoCo",
     "survive_local: min_ranks=0, must be a whole number of at least 1",
     "survive_local: state[0] is a int, which has no state_dict()",
+    "survive_local: state is a DiLoCo, must be a list of objects with state_dict()",
+    "survive_local: copies='no', must be True or False",
+    "survive_local: patience='30', must be a number of seconds above 0",
+    "survive_local: after=3, must be a function",
+    "survive_local: save_every=True, must be a whole number of at least 1",
     "train: steps=-1, must be a whole number of at least 0",
     "steps_twice() has called local.step(), which survive_local does after it",
     "DiLoCo: state_dict() while workers step alone, after the meeting at step 0",

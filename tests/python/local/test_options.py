@@ -30,6 +30,10 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"outer_lr": float("inf")}, "outer_lr=inf, must be above 0 and finite"),
     ({"outer_lr": float("nan")}, "outer_lr=nan, must be above 0 and finite"),
     ({"outer_lr": "0.7"}, "outer_lr='0.7', must be above 0"),
+    ({"outer_lr": True}, "outer_lr=True, must be above 0"),
+    ({"nesterov": "no"}, "nesterov='no', must be True or False"),
+    ({"seed": 1.5}, "seed=1.5, must be a whole number"),
+    ({"seed": True}, "seed=True, must be a whole number"),
     ({"momentum": 1.0}, "momentum=1.0, must be at least 0 and below 1"),
     ({"alpha": 1.0}, "alpha=1.0, must be at least 0 and below 1, as with 1 nobody would take what arrives"),
     ({"compress": "sign"}, "compress='sign': there are None, 'int8', 'int4', 'topk', 'topk-2bit'; signs"),
@@ -111,6 +115,7 @@ def optimizers() -> list[tuple[str, str]]:
         (refusal(None, adam, workers=4), "inner has given two workers the same tensor as lr of a Adam"),
         (refusal(None, lambda ps: torch.optim.LBFGS(ps)), "inner has given a LBFGS, whose step needs a closure"),
         (refusal(None, lambda ps: []), "inner has given no optimizer"),
+        (refusal(None, shared), "inner is a SGD, must be a function that makes an optimizer"),
         (refusal(None, lambda ps: ["adam"]), "inner has given a str, must be a torch.optim.Optimizer"),
         (refusal(None, lambda ps: sgd([foreign])), "a SGD of parameters that are not trained ones of the model"),
         (
