@@ -15,7 +15,7 @@ from ringdp.cli.arguments import positive
 
 _DESCRIPTION = """torchrun with ringdp in every rank. All of torchrun's arguments are accepted; --as, which makes ringdp
 the backend of a program that does not name it; and --min-ranks, with which training goes on when ranks die
-(ringdp.elastic.survive)."""
+(ringdp.elastic.survive and survive_local)."""
 SUPERVISOR = "ringdp.elastic.supervisor"
 _MASTER_PORT = 29500  # torchrun's, where none is given
 _STORE_PORT = 29400  # torchrun's for c10d, where the endpoint has none
@@ -71,7 +71,8 @@ def parser() -> argparse.ArgumentParser:
         type=positive(int),
         metavar="N",
         help="a rank that dies does not end the job while N are left or can be replaced: --max-restarts is the number "
-        "of replacements of each host then, one process each. For programs that train by ringdp.elastic.survive",
+        "of replacements of each host then, one process each. For programs that train by ringdp.elastic.survive or "
+        "survive_local",
     )
     parser.add_argument(
         "--host-timeout",

@@ -1,4 +1,7 @@
-"""Training whose result does not depend on the number of ranks: steps of a fixed number of micro-batches (leaves)."""
+"""Training whose result does not depend on the number of ranks, which may die and join while it goes on.
+
+Steps have a fixed number of micro-batches (leaves), or workers step alone and meet (ringdp.DiLoCo).
+"""
 
 from __future__ import annotations
 

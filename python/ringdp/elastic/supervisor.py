@@ -3,7 +3,7 @@
 torchrun starts it in the place of the ranks. It keeps the store of the worlds, starts a process per rank and knows by
 waitpid which of them end. Once a training has begun, and while at least MIN_RANKS live or are coming, it publishes the
 world without those that have ended, and starts another process for each that it has lost, REPLACEMENTS in all. Such a
-process begins in a world of its own, and joins the others when it asks to (training.py).
+process begins in a world of its own, and joins the others when it asks to (world_loop.py).
 With several hosts there is one on each (hosts.py); one that comes later starts processes that join.
 """
 

@@ -40,7 +40,7 @@ def test_a_micro_batch_is_a_piece_of_the_epochs_permutations_one_after_the_other
     leaves = Leaves(12 if remainder == "drop" else 5, micro_batch=6, micro_batches=2, seed=4, remainder=remainder)
     whole = [n for epoch in range(9) for n in _permutation(leaves.dataset_len, 4, epoch).tolist()]
     found = [index for epoch in range(9) for index in of_epoch(leaves, epoch)]
-    assert found == whole[: len(found)] and len(found) > 40
+    assert found == whole[: len(found)] and len(found) > 30
     assert all(type(index) is int for index in found)
     kept = _permutation(10**4, 0, 0)
     assert isinstance(kept, torch.Tensor) and kept.nbytes == 8 * 10**4
