@@ -76,8 +76,8 @@ def survive_local(
     after: called after each meeting with the number of steps so far, the model having the parameters of a worker: with
         local.outer() evaluate there. A rank that dies may not have come to it. It must not communicate.
     save: called on all ranks after the meeting that ends each `save_every`-th round of the DiLoCo's `every` steps; it
-        may communicate, as ringdp.checkpoint.save does, but not change the state. Where a rank dies meanwhile the next
-        world calls it again.
+        may communicate, as ringdp.checkpoint.save does, but not change the state. Where a rank dies before all have
+        returned from it the next world calls it again, on all ranks.
     state: further objects with state_dict() and load_state_dict() that change in `after` only, such as averages of
         outer parameters; ranks that join get it. Rates of inner optimizers are no state: set them in the block, from
         `step`, by local.optimizers(worker).

@@ -12,7 +12,8 @@ class Recovery:
     """How a world came about. Times in seconds.
 
     step: the step that it took up. again: leaves of it that are dealt out again, as no rank holds them: those that had
-    gone to members that are gone, and those that the others had not come to. None where no rank holds any. applied: this rank had the mean of the step before and applied it now. cause: of the end of the world before, the
+    gone to members that are gone, and those that the others had not come to. None where no rank holds any.
+    applied: this rank had the mean of the step before and applied it now. cause: of the end of the world before, the
     first sentence of its error; '' without one. leaving_s: attempts that have failed since then are in it.
     """
 

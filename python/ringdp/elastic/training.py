@@ -80,7 +80,7 @@ def survive(
         parameters; at zero_stage=3 it has none.
     save: called on all ranks with each step of which so many, save_every, were applied since step 0; it may
         communicate, as ringdp.checkpoint.save does (save_async would outlive the group), but not change the state.
-        Where a rank dies meanwhile the next world calls it again.
+        Where a rank dies before all have returned from it the next world calls it again, on all ranks.
     clip: gradients are clipped to this norm before the step, as by ringdp.clip_grad_norm_; train.norm is what it was.
     state: further objects with state_dict() and load_state_dict(), such as schedulers, which ranks that join get with
         the model's and the optimizer's. They are sent by torch.save and read with weights_only.
