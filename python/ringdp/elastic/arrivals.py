@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 import torch.distributed as dist
 
 _SHARE, _LEAST_S, _MOST_S = 0.02, 0.003, 0.05  # between two looks at the store: of the time so far
+_MOST_PASSED_S = 1.0  # between two of these looks
 
 
 class Arrivals:
@@ -37,14 +38,18 @@ class Arrivals:
         """
         self._meetings += 1
         self._tell()
-        began, heard = time.monotonic(), {}
+        began = looked = time.monotonic()
+        before: dict[int, bytes] = {}
+        silent_s: dict[int, float] = {}
         while absent := self._absent():
             look()
             now = time.monotonic()
-            heard = {m: heard[m] if m in heard and heard[m][0] == told else (told, now) for m, told in absent.items()}
-            if late := [m for m, (_, since) in heard.items() if now - since > limit_s]:
+            passed, looked = min(now - looked, _MOST_PASSED_S), now  # not while this process was stopped, too
+            silent_s = {m: silent_s[m] + passed if before.get(m) == told else 0.0 for m, told in absent.items()}
+            before = absent
+            if late := [m for m, silent in silent_s.items() if silent > limit_s]:
                 on_late(late)
-                heard = {m: (told, now if m in late else since) for m, (told, since) in heard.items()}
+                silent_s |= dict.fromkeys(late, 0.0)
             time.sleep(min(max(_LEAST_S, _SHARE * (now - began)), _MOST_S))
 
     def _tell(self) -> None:

@@ -285,8 +285,9 @@ class Supervisor:
         if changed:
             members = self._publish().members
             for process in changed:
-                process.in_world &= process.member in members  # of one that has been closed meanwhile it is none
-            self._expect()
+                process.in_world &= process.member in members  # not if the world was closed meanwhile
+            if any(process.in_world for process in changed):
+                self._expect()
 
     def _look_at_processes(self, passed: float) -> None:
         """Kills ranks that are stopped, by a signal or a debugger, for too long; and those that can join no more."""

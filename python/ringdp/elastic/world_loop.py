@@ -103,8 +103,7 @@ class WorldLoop:
         self._steps, self._applied, self._ended, self._saved = steps, made, made, made
         given = ("min_ranks", "patience", "save_every")
         self._lines = [f"steps={steps}", *(f"{name}={getattr(self, name)!r}" for name in given)]
-        self._lines += [f"{name}= is {'not ' * (getattr(self, name) is None)}given" for name in ("after", "save")]
-        self._lines += self._all_lines()
+        self._lines += [f"save= is {'not ' * (self.save is None)}given", *self._all_lines()]
         if member is None and dist.is_initialized():
             lines = [*_platform_lines(), *self._lines, f"{counted(made, 'step')} made"]
             if difference := Comparison(dist.group.WORLD, lines).difference():
