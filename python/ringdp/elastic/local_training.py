@@ -134,7 +134,7 @@ class LocalTraining(WorldLoop):
     def __call__(self, steps: int) -> None:
         """Until all workers have made so many steps. Collective. RuntimeError where the job cannot go on."""
         made = self._local.steps
-        check_whole_number("train: steps", steps, made)  # which were made
+        check_whole_number("train: steps", steps, made)
         self._begin(steps, made)
         with self._local.kept_meetings() as self._meetings:
             try:

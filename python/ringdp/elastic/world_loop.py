@@ -105,9 +105,12 @@ class WorldLoop:
         self._lines = [f"steps={steps}", *(f"{name}={getattr(self, name)!r}" for name in given)]
         self._lines += [f"save= is {'not ' * (self.save is None)}given", *self._all_lines()]
         if member is None and dist.is_initialized():
-            lines = [*_platform_lines(), *self._lines, f"{counted(made, 'step')} made"]
+            lines = [*self._lines, f"{counted(made, 'step')} made"]
             if difference := Comparison(dist.group.WORLD, lines).difference():
-                raise RuntimeError(f"{self.name}: the ranks were not given the same. {difference}. Make that alike")
+                raise RuntimeError(
+                    f"{self.name}: the ranks were not given the same. {difference}. Give all ranks the same arguments "
+                    "and model"
+                )
 
     def _train(self) -> None:
         """Up to _steps. RuntimeError where the job cannot go on."""

@@ -384,15 +384,9 @@ class DiLoCo:
     def lines(self) -> list[str]:
         """For ringdp.elastic.survive_local: what must be equal on all ranks for the same bits, one thing each."""
         model, optimizers = self._workers.model, self._workers[next(iter(self._workers))].optimizers
-        sizes = [[len(group["params"]) for group in optimizer.param_groups] for optimizer in optimizers]
-        return [
-            *_lines_of(model, self._meetings.options),
-            *(f"parameter {name} is {'not ' * (not p.requires_grad)}trained" for name, p in model.named_parameters()),
-            *(
-                f"inner {type(o).__name__}, groups of {own} parameters"
-                for o, own in zip(optimizers, sizes, strict=True)
-            ),
-        ]
+        frozen = [name for name, parameter in model.named_parameters() if not parameter.requires_grad]
+        inner = [f"inner {type(o).__name__} of {[len(g['params']) for g in o.param_groups]}" for o in optimizers]
+        return [*_lines_of(model, self._meetings.options), f"frozen parameters: {frozen}", *inner]
 
     @contextmanager
     def kept_meetings(self) -> Iterator[KeptMeetings]:
