@@ -19,22 +19,25 @@ bool any_with_nan(const std::vector<DeviceTensors::Copy>& results) {
                      [](const DeviceTensors::Copy& result) { return holds_numbers_with_nan(result.memory); });
 }
 
-// Copies, of which those that lie behind one another on both sides are one.
+// Copies, of which those that lie behind one another on both sides are one. Parts of two storages stay apart even where
+// their addresses meet: CUDA refuses a copy that reaches from one allocation into the next.
 struct Copies {
   struct One {
     char* to;
     const char* from;
     int64_t bytes;
+    const c10::StorageImpl* storage;  // of the tensor on one side; the window is the other
   };
 
-  void add(char* to, const char* from, int64_t bytes) {
+  void add(char* to, const char* from, int64_t bytes, const at::Tensor& part) {
     if (bytes == 0) return;
-    const bool follows =
-        !all.empty() && to == all.back().to + all.back().bytes && from == all.back().from + all.back().bytes;
+    const c10::StorageImpl* const storage = part.storage().unsafeGetStorageImpl();
+    const bool follows = !all.empty() && storage == all.back().storage && to == all.back().to + all.back().bytes &&
+                         from == all.back().from + all.back().bytes;
     if (follows) {
       all.back().bytes += bytes;
     } else {
-      all.push_back({to, from, bytes});
+      all.push_back({to, from, bytes, storage});
     }
   }
 
@@ -196,7 +199,8 @@ void QueuedCollective::bring(size_t index, const c10::Stream& copies) const {
   Copies to_window;
   for (size_t i = 0; i < tensors_.read.size(); ++i) {
     const int64_t place = pieces_.input_at(static_cast<int>(i), elements.count(), request_.problem.dtype);
-    to_window.add(window + place, at(tensors_.read[i], elements), held(tensors_.read[i], elements));
+    const at::Tensor& input = tensors_.read[i];
+    to_window.add(window + place, at(input, elements), held(input, elements), input);
   }
   for (const Copies::One& one : to_window.all) copy(one.to, one.from, one.bytes, pool_->native(copies));
 }
@@ -227,7 +231,7 @@ void QueuedCollective::fetch(size_t index, const c10::Stream& copies) const {
   for (size_t i = 0; i < tensors_.results.size(); ++i) {
     const at::Tensor& result = tensors_.results[i].memory;
     const int64_t place = pieces_.output_at(static_cast<int>(i), elements.count(), request_.problem.dtype);
-    to_tensors.add(at(result, elements), window + place, held(result, elements));
+    to_tensors.add(at(result, elements), window + place, held(result, elements), result);
   }
   void* const native = pool_->native(copies);
   for (const Copies::One& one : to_tensors.all) {

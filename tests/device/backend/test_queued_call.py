@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import timedelta
+from itertools import pairwise
 from typing import Any
 
 import exchanges
@@ -12,7 +13,7 @@ import torch
 import torch.distributed as dist
 from native import PATIENCE_S, WINDOW_BYTES, arrive, bits, described, device_for, is_void
 from ranks import HERE, values_of
-from stand_in import backend_of, error_of, here
+from stand_in import TYPE, backend_of, error_of, here
 from steps import PART, Bucket, OnDevice
 
 
@@ -62,6 +63,37 @@ def any_layout(library: str, executor: str) -> list[bool]:
     return [*results, bits(wholes[0]) == bits(wholes[1])]
 
 
+NEIGHBOURS = 16_384  # elements: 64 KiB, which the stand-in gives without a gap behind
+
+
+def neighbours(count: int) -> list[torch.Tensor]:
+    """Tensors of zeros, each with an allocation of its own, that lie behind one another on the device."""
+    several = sorted((torch.zeros(NEIGHBOURS, device=TYPE) for _ in range(16 * count)), key=torch.Tensor.data_ptr)
+    for first in range(len(several)):
+        run = several[first : first + count]
+        if all(b.data_ptr() == a.data_ptr() + a.nbytes for a, b in pairwise(run)) and len(run) == count:
+            return run
+    raise RuntimeError("allocations of the stand-in are no neighbours")
+
+
+def in_neighbours(library: str, executor: str) -> list[bool]:
+    """On a rank: lists of tensors whose allocations meet have the CPU's bits, in every collective that takes lists."""
+    _, group = arrive(library, executor)
+    kept = []
+    for lists in (lambda: [torch.zeros(NEIGHBOURS) for _ in range(HERE.size)], lambda: neighbours(HERE.size)):
+        gathered, at_root, scattered, reduced = (lists() for _ in range(4))
+        part, own = torch.zeros_like(gathered[0]), torch.zeros_like(gathered[0])
+        for rank in range(HERE.size):
+            scattered[rank].copy_(exchanges.values(NEIGHBOURS, torch.float32, 10 + rank))
+            reduced[rank].copy_(exchanges.values(NEIGHBOURS, torch.float32, 20 + HERE.rank + rank))
+        dist.all_gather(gathered, reduced[0], group=group)
+        dist.gather(reduced[0], at_root if HERE.rank == 0 else None, 0, group=group)
+        dist.scatter(part, scattered if HERE.rank == 0 else None, 0, group=group)
+        dist.reduce_scatter(own, reduced, group=group)
+        kept.append([bits(tensor) for tensor in (*gathered, *at_root, part, own)])
+    return [a == b for a, b in zip(*kept, strict=True)]
+
+
 def coalesced(library: str, executor: str) -> list[bool]:
     """On a rank: several tensors in one call."""
     gpu, group = arrive(library, executor)
@@ -109,6 +141,13 @@ def test_nothing_is_pinned(native_pair, stand_in, executor):
 
 def test_tensors_of_any_layout(native_pair, stand_in, executor):
     assert native_pair.run(any_layout, stand_in, executor) == [[True] * 7] * 2
+
+
+@pytest.mark.parametrize("size", [2, 4])
+def test_lists_of_tensors_whose_allocations_meet(world_of, stand_in, executor, size):
+    """Of which no copy may reach from one into the next."""
+    world = world_of(size, window_bytes=WINDOW_BYTES)
+    assert world.run(in_neighbours, stand_in, executor) == [[True] * (2 * size + 2)] * size
 
 
 def test_several_in_one_call(native_pair, stand_in, executor):

@@ -1,6 +1,7 @@
 // Copies, calls and waits come in the order of their stream, and host memory has an address for devices.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <atomic>
 
 #include "device/cpp/cuda/stand_in.h"
@@ -52,6 +53,24 @@ TEST(StreamOrder, AWordIsWrittenBehindWhatComesBefore) {
   __atomic_store_n(word, 1u, __ATOMIC_RELEASE);
   stream.synchronize();
   EXPECT_EQ(__atomic_load_n(word + 1, __ATOMIC_ACQUIRE), 7u);
+}
+
+// Whether or not their addresses meet.
+TEST(StreamOrder, ACopyOfTwoAllocationsIsRefused) {
+  constexpr size_t kBytes = 2 << 20;
+  TestStream stream;
+  char* memory[2] = {};
+  for (char*& one : memory) succeed(gpu().alloc(0, kBytes, RD_GPU_SHARE_AUTO, reinterpret_cast<void**>(&one)));
+  char* const lower = std::min(memory[0], memory[1]);
+  EXPECT_EQ(lower + kBytes, std::max(memory[0], memory[1])) << "nothing lies between them";
+  Pinned target(2 * kBytes);
+  EXPECT_EQ(gpu().copy(target.host, lower, kBytes, stream.handle()), 0);
+  EXPECT_NE(refused(gpu().copy(target.host, lower, kBytes + 1, stream.handle())).find("invalid argument"),
+            std::string::npos);
+  EXPECT_NE(refused(gpu().copy(lower, target.host, 2 * kBytes, stream.handle())).find("invalid argument"),
+            std::string::npos);
+  stream.synchronize();
+  for (char* const one : memory) succeed(gpu().free(one));
 }
 
 TEST(StreamOrder, AHostFunctionMayNotCallTheDevice) {

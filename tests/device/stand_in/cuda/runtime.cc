@@ -236,7 +236,10 @@ cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpy
 }
 
 cudaError_t cudaMemsetAsync(void* memory, int value, size_t bytes, cudaStream_t stream) {
-  return answered_in_context([&] { known(stream).push([=] { std::memset(memory, value, bytes); }); });
+  return answered_in_context([&] {
+    check_within_one(memory, bytes);
+    known(stream).push([=] { std::memset(memory, value, bytes); });
+  });
 }
 
 cudaError_t cudaLaunchHostFunc(cudaStream_t stream, void (*function)(void*), void* argument) {

@@ -50,14 +50,30 @@ class Device {
   }
   int fd() const { return fd_; }
 
+  void* map(size_t offset, size_t bytes) { return put(offset, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd_); }
+  void unmap(size_t offset, size_t bytes) { put(offset, bytes, PROT_NONE, kNothing, -1); }
+
  private:
+  static constexpr int kNothing = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;  // address space alone
+
   void open() {
     if (fd_ >= 0) return;
+    void* const at = mmap(nullptr, kDeviceBytes, PROT_NONE, kNothing, -1, 0);
+    if (at == MAP_FAILED) throw Refusal(cudaErrorMemoryAllocation, "no address space for a device");
+    base_ = static_cast<char*>(at);
     fd_ = memfd_create("stand-in-device", MFD_CLOEXEC);
     if (fd_ < 0 || ftruncate(fd_, kDeviceBytes) != 0) throw Refusal(cudaErrorMemoryAllocation, "memfd_create");
     lock_part(fd_, kDeviceBytes, 1);
   }
+  void* put(size_t offset, size_t bytes, int protection, int flags, int fd) {
+    const off_t begin = fd < 0 ? 0 : static_cast<off_t>(offset);
+    void* const at = mmap(base_ + offset, bytes, protection, flags | MAP_FIXED, fd, begin);
+    if (at == MAP_FAILED) throw Refusal(cudaErrorMemoryAllocation, std::string("mmap: ") + std::strerror(errno));
+    return at;
+  }
+
   int fd_ = -1;
+  char* base_ = nullptr;            // of its address space here
   std::map<size_t, size_t> taken_;  // bytes by offset
 };
 
@@ -78,16 +94,14 @@ Memory& memory_of_process() {
   return *instance;
 }
 
-void* map_file(int fd, size_t offset, size_t bytes, cudaError_t otherwise) {
-  void* const at = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, static_cast<off_t>(offset));
-  if (at == MAP_FAILED) throw Refusal(otherwise, std::string("mmap: ") + std::strerror(errno));
-  add_range(at, bytes);
+void* map_import(const IpcHandle& handle, int fd) {
+  const off_t begin = static_cast<off_t>(handle.offset);
+  void* const at = mmap(nullptr, handle.bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, begin);
+  if (at == MAP_FAILED) {
+    throw Refusal(cudaErrorMapBufferObjectFailed, std::string("mmap: ") + std::strerror(errno));
+  }
+  add_range(at, handle.bytes);
   return at;
-}
-
-void unmap(void* memory, size_t bytes) {
-  remove_range(memory);
-  munmap(memory, bytes);
 }
 
 uint64_t inode_of(int fd) {
@@ -122,7 +136,8 @@ void* allocate(int device, size_t bytes) {
   const std::lock_guard lock(memory.mutex);
   Device& its = memory.devices.at(device);
   const size_t offset = its.take(whole);
-  void* const at = map_file(its.fd(), offset, whole, cudaErrorMemoryAllocation);
+  void* const at = its.map(offset, whole);
+  add_range(at, whole);
   give_to(device, at);
   std::memset(at, 0xA5, std::min(whole, kMostGarbage));
   memory.own[at] = {offset, whole, device};
@@ -145,7 +160,8 @@ void free_memory(void* address) {
   drain_device(part.device);
   const std::lock_guard lock(memory.mutex);
   memory.own.erase(address);
-  unmap(address, part.bytes);
+  remove_range(address);
+  memory.devices[part.device].unmap(part.offset, part.bytes);
   memory.devices[part.device].give_back(part.offset);
 }
 
@@ -164,7 +180,7 @@ void* import_memory(int device, const IpcHandle& handle) {
   const std::lock_guard lock(memory.mutex);
   check_importable(memory, device, handle);
   const int fd = open_file(handle);
-  void* const at = map_file(fd, handle.offset, handle.bytes, cudaErrorMapBufferObjectFailed);
+  void* const at = map_import(handle, fd);
   let_reach_while_lent(at, device, fd);
   mark_as_peers(at);
   memory.imports[at] = {handle, device, fd};
@@ -176,7 +192,8 @@ void close_import(void* address) {
   const std::lock_guard lock(memory.mutex);
   const auto found = memory.imports.find(address);
   if (found == memory.imports.end()) throw Refusal(cudaErrorInvalidValue, "not memory that was opened");
-  unmap(address, found->second.handle.bytes);
+  remove_range(address);
+  munmap(address, found->second.handle.bytes);
   close(found->second.fd);
   memory.imports.erase(found);
 }
@@ -409,6 +426,23 @@ void* device_address_of(void* memory) {
   const auto found = regions().meeting(at, 1);
   if (found == regions().by_host.end()) throw Refusal(cudaErrorInvalidValue, "not memory that devices map");
   return found->second.on_device + (at - found->first);
+}
+
+void check_within_one(const void* memory, size_t bytes) {
+  const char* const end = static_cast<const char*>(memory) + bytes;
+  const char* last = end;
+  {
+    const std::lock_guard lock(ranges().mutex);
+    const auto range = ranges().around(number_of(memory), 1);
+    if (range != ranges().by_address.end()) last = reinterpret_cast<const char*>(range->first + range->second.bytes);
+  }
+  {
+    char* const begin = static_cast<char*>(const_cast<void*>(memory));
+    const std::lock_guard lock(regions().mutex);
+    const auto region = regions().meeting(begin, 1);
+    if (region != regions().by_host.end()) last = region->first + region->second.bytes;
+  }
+  if (end > last) throw Refusal(cudaErrorInvalidValue, "it begins in one allocation and reaches beyond it");
 }
 
 size_t pinned_bytes() {

@@ -30,7 +30,8 @@ inline bool others_lock(int fd, size_t offset, size_t bytes) {
 
 // A device's memory: a file in memory, of which every allocation is a part, so that other processes can map it.
 //
-// Every allocation holds garbage at first. A handle names the process and its descriptor, by which /proc gives the file
+// Allocations that are neighbours on the device have neighbouring addresses, as with CUDA. Every one holds garbage at
+// first. A handle names the process and its descriptor, by which /proc gives the file
 // to a process of the same user. Importers hold a lock on their part, so freeing what is still imported is seen, and
 // ends with a killed importer. Exporters hold one behind the end: no device reaches the memory of one that was killed.
 // Thread-safe; throws Refusal.
@@ -49,6 +50,8 @@ void close_import(void* memory);
 
 // Whether some device reaches [memory, memory + bytes): what is allocated, imported or added here.
 bool is_device_memory(const void* memory, size_t bytes);
+// As CUDA does before it copies: refuses what begins in an allocation, or in pinned memory, and reaches beyond it.
+void check_within_one(const void* memory, size_t bytes);
 // For what is mapped elsewhere (virtual memory, host memory): no device reaches it, until it is let.
 void add_range(void* memory, size_t bytes);
 void remove_range(void* memory);

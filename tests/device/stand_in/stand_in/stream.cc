@@ -280,6 +280,8 @@ void call_on_host(Stream& stream, void (*function)(void*), void* argument) {
 bool is_in_host_function() { return in_host_function; }
 
 void copy(Stream& stream, void* to, const void* from, size_t bytes) {
+  check_within_one(to, bytes);
+  check_within_one(from, bytes);
   copied += bytes;
   if (!machine().peer_writes && is_peers(to)) return;
   stream.push([=] { std::memmove(to, from, bytes); });
