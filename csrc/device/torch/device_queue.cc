@@ -20,12 +20,13 @@ const WatchedCall* call_of(const std::list<WatchedCall>& calls, const gpu::Expir
 
 }  // namespace
 
+QueueStreams::QueueStreams(StreamPool& pool) : calls(pool.device(), pool.core()), copies(pool.device(), pool.core()) {
+  pool.stock_events(calls.stream());
+}
+
 DeviceQueue::DeviceQueue(std::shared_ptr<StreamPool> pool, std::shared_ptr<comm::Group> group,
-                         std::unique_ptr<gpu::DeviceRanks> ranks)
-    : pool_(std::move(pool)),
-      group_(std::move(group)),
-      ranks_(std::move(ranks)),
-      stream_(pool_->device(), pool_->core()) {}
+                         std::unique_ptr<gpu::DeviceRanks> ranks, std::unique_ptr<const QueueStreams> streams)
+    : pool_(std::move(pool)), group_(std::move(group)), ranks_(std::move(ranks)), streams_(std::move(streams)) {}
 
 gpu::SymmetricBuffers* DeviceQueue::buffers() const {
   const gpu::PeerMemory* const sharing = ranks_->sharing();
@@ -44,11 +45,6 @@ gpu::BufferRef DeviceQueue::buffer_of(const at::Tensor& tensor, const plan::Prob
 const c10::Stream& DeviceQueue::captures() {
   if (!captures_) captures_.emplace(pool_->device(), pool_->core());
   return captures_->stream();
-}
-
-const c10::Stream& DeviceQueue::copies() {
-  if (!copies_) copies_.emplace(pool_->device(), pool_->core());
-  return copies_->stream();
 }
 
 void DeviceQueue::watch(WatchedCall call) {

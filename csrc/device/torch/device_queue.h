@@ -42,17 +42,24 @@ struct Captured {
   std::shared_ptr<gpu::DeviceMemory> memory;  // of the symmetric buffer in which it runs, or null
 };
 
+// The streams of a queue: of its calls, and of copies beside their plans. The two wait for each other by events. With
+// them the events of the first calls are made, all before the ranks meet: a rank that has met them may copy to pageable
+// memory, which keeps another thread of its process from making any, and wait for that thread's first call.
+struct QueueStreams {
+  explicit QueueStreams(StreamPool& pool);
+  const StreamLease calls, copies;
+};
+
 class DeviceQueue {
  public:
   DeviceQueue(std::shared_ptr<StreamPool> pool, std::shared_ptr<comm::Group> group,
-              std::unique_ptr<gpu::DeviceRanks> ranks);
+              std::unique_ptr<gpu::DeviceRanks> ranks, std::unique_ptr<const QueueStreams> streams);
 
   const std::shared_ptr<StreamPool>& pool() const { return pool_; }
-  const c10::Stream& stream() const { return stream_.stream(); }
-  // Under order(): a second stream, which joins captures of callers' streams; other calls continue on the first.
+  const c10::Stream& stream() const { return streams_->calls.stream(); }
+  const c10::Stream& copies() const { return streams_->copies.stream(); }
+  // Under order(): one more, which joins captures of callers' streams; other calls continue on the first.
   const c10::Stream& captures();
-  // Under order(): one more, for copies beside the plans of the first. The two wait for each other by events.
-  const c10::Stream& copies();
   gpu::DeviceRanks& ranks() const { return *ranks_; }
 
   gpu::SymmetricBuffers* buffers() const;  // null where ranks share no memory
@@ -103,11 +110,11 @@ class DeviceQueue {
   const std::shared_ptr<StreamPool> pool_;
   const std::shared_ptr<comm::Group> group_;
   const std::unique_ptr<gpu::DeviceRanks> ranks_;
-  const StreamLease stream_;
+  const std::unique_ptr<const QueueStreams> streams_;
 
-  std::mutex order_;  // guards the next two lines
+  std::mutex order_;  // guards the next two
   uint32_t numbers_ = 0;
-  std::optional<StreamLease> captures_, copies_;
+  std::optional<StreamLease> captures_;
 
   mutable std::mutex mutex_;  // guards the next three
   std::list<WatchedCall> in_flight_;

@@ -97,8 +97,11 @@ void DeviceDispatcher::bootstrap(const PoolPtr& pool, std::chrono::milliseconds 
     why_not_ = "kernels sum in rank order, and order=tree was asked for";
   } else {
     const c10::DeviceGuard current(pool->device());
+    auto streams = std::make_unique<const QueueStreams>(*pool);
     auto ranks = bootstrap_peers(*pool, timeout);
-    if (why_not_.empty()) queue_ = std::make_shared<DeviceQueue>(pool, group_, std::move(ranks));
+    if (why_not_.empty()) {
+      queue_ = std::make_shared<DeviceQueue>(pool, group_, std::move(ranks), std::move(streams));
+    }
   }
   device_ = pool->device();
 }

@@ -207,6 +207,15 @@ struct EventCache::Unused {
 
 EventCache::EventCache(c10::Device device) : unused_(std::make_shared<Unused>(device)) {}
 
+// An event is made when it is recorded first.
+void EventCache::stock(const c10::Stream& stream) {
+  std::vector<std::shared_ptr<c10::Event>> made;
+  while (made.size() < kStockedEvents) {
+    made.push_back(take());
+    made.back()->record(stream);
+  }
+}
+
 std::shared_ptr<c10::Event> EventCache::take() {
   std::unique_ptr<c10::Event> event;
   {

@@ -21,6 +21,8 @@ namespace ringdp::backend {
 
 // How much unused memory is kept for later calls; pinning costs more than copying.
 constexpr size_t kKeptPinned = size_t{512} << 20;  // bytes
+// How many events a group makes at first: each call keeps one until the device has run it, and uses a few for a moment.
+constexpr size_t kStockedEvents = 64;
 
 // Tensors in pinned host memory, which is reused when they are gone.
 //
@@ -46,6 +48,8 @@ class EventCache {
  public:
   explicit EventCache(c10::Device device);
   std::shared_ptr<c10::Event> take();
+  // Makes events until so many calls in flight need no more. The thread's current device must be the stream's.
+  void stock(const c10::Stream& stream);
 
  private:
   struct Unused;
@@ -81,6 +85,7 @@ class StreamPool {
 
   // To be recorded before anything else. One that joins a capture is made for it: such events are used once.
   std::shared_ptr<c10::Event> event(bool captured = false);
+  void stock_events(const c10::Stream& stream) { events_.stock(stream); }  // see EventCache; of this device
   at::Tensor pinned(at::IntArrayRef sizes, at::ScalarType dtype);
   // Keeps pinned tensors that the device uses until `passed`.
   void hold(std::shared_ptr<c10::Event> passed, std::vector<at::Tensor> pinned);

@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 import torch
 import torch.distributed as dist
-from native import PATIENCE_S, WINDOW_BYTES, arrive, described
+from native import EXECUTORS, PATIENCE_S, WINDOW_BYTES, arrive, described, device_for
 from ranks import HERE
-from stand_in import BACKEND, TYPE, StandIn, error_of, here, loaded
+from stand_in import BACKEND, TYPE, StandIn, backend_of, error_of, here, loaded
 
 POOL = range(8, 64)  # the streams of torch's pool on a device
 
@@ -126,6 +126,27 @@ def events_of_later_calls(library: str) -> int:
 
     before = call(10)
     return call(20) - before
+
+
+def made_by_first_calls(library: str, executor: str) -> tuple[int, int]:
+    """On a rank: events and streams that a group's first calls make, many in flight at once, some of them in pieces."""
+    gpu, _ = arrive(library, executor)
+    group = gpu.new_group()
+    small, large = gpu.put(torch.ones(1000)), gpu.put(torch.ones(WINDOW_BYTES))
+    backend_of(group).eager_connect_single_device(device_for(executor))
+    events, streams = gpu.functions.stand_in_events_made(), gpu.streams()
+    gpu.hold()
+    works = [dist.all_reduce(tensor, group=group, async_op=True) for tensor in (large, *[small] * 20, large)]
+    gpu.go()
+    for work in works:
+        work.wait()
+    return gpu.functions.stand_in_events_made() - events, gpu.streams() - streams
+
+
+@pytest.mark.parametrize("executor", EXECUTORS)
+def test_first_calls_make_neither_events_nor_streams(native_pair, stand_in, executor):
+    """A rank that is another thread of the process may copy to pageable memory, which lets nobody make any."""
+    assert native_pair.run(made_by_first_calls, stand_in, executor) == [(0, 0)] * 2
 
 
 def test_calls_use_the_events_of_earlier_ones(pair, stand_in):
