@@ -61,6 +61,7 @@ ringdp::gpu::SharedMemory& shared_memory() {
 }  // namespace
 
 using ringdp::gpu::guarded_beside_captures;
+using ringdp::gpu::has_late_copies;
 using ringdp::gpu::refuse_null;
 
 int rd_gpu_alloc(int device, size_t bytes, int sharing, void** out) {
@@ -109,8 +110,10 @@ int rd_gpu_host_alloc(size_t bytes, void** host, void** device_address) {
 }
 
 int rd_gpu_host_free(void* host) {
-  return guarded_beside_captures(
-      [&] { check("cudaFreeHost", cudaFreeHost(host), "free memory from rd_gpu_host_alloc, once"); });
+  return guarded_beside_captures([&] {
+    if (has_late_copies()) return;
+    check("cudaFreeHost", cudaFreeHost(host), "free memory from rd_gpu_host_alloc, once");
+  });
 }
 
 int rd_gpu_host_map(void* host, size_t bytes, void** device_address) {
@@ -118,6 +121,8 @@ int rd_gpu_host_map(void* host, size_t bytes, void** device_address) {
 }
 
 int rd_gpu_host_unmap(void* host) {
-  return guarded_beside_captures(
-      [&] { check("cudaHostUnregister", cudaHostUnregister(host), "unmap memory from rd_gpu_host_map, once"); });
+  return guarded_beside_captures([&] {
+    if (has_late_copies()) return;
+    check("cudaHostUnregister", cudaHostUnregister(host), "unmap memory from rd_gpu_host_map, once");
+  });
 }

@@ -4,10 +4,12 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstring>
 #include <exception>
-#include <functional>
 #include <limits>
+#include <thread>
+#include <vector>
 
 #include "device/cuda/driver.h"
 
@@ -19,20 +21,67 @@ bool is_within(const Allocation& allocation, const void* memory) {
   return at >= allocation.base && at < allocation.base + allocation.bytes;
 }
 
-// On a stream of its own: the default stream would wait for kernels that may be waiting for this rank.
-void run_now(int device, const std::string& what, const std::function<cudaError_t(cudaStream_t)>& queue) {
-  const OnDevice here(device);
+constexpr std::chrono::seconds kPatience{5};
+constexpr std::chrono::milliseconds kBusily{2}, kNap{1};  // copies whose time is measured end within the first
+
+// cudaErrorNotReady: they are not done in time.
+cudaError_t wait_for(cudaStream_t stream) {
+  const auto begin = std::chrono::steady_clock::now();
+  for (;;) {
+    const cudaError_t result = cudaStreamQuery(stream);
+    if (result != cudaErrorNotReady) return result;
+    cudaGetLastError();  // clears it, as it is no error
+    const auto waited = std::chrono::steady_clock::now() - begin;
+    if (waited > kPatience) return result;
+    if (waited > kBusily) std::this_thread::sleep_for(kNap);
+  }
+}
+
+// The streams of copies that were late.
+class LateCopies {
+ public:
+  void add(int device, cudaStream_t stream) {
+    const std::lock_guard lock(mutex_);
+    streams_.push_back({device, stream});
+  }
+  // Whether there are any; asks the driver only then.
+  bool any() {
+    const std::lock_guard lock(mutex_);
+    const auto has_ended = [](const std::pair<int, cudaStream_t>& late) {
+      const OnDevice here(late.first);
+      const bool over = cudaStreamQuery(late.second) != cudaErrorNotReady;
+      cudaGetLastError();
+      if (over) cudaStreamDestroy(late.second);
+      return over;
+    };
+    streams_.erase(std::remove_if(streams_.begin(), streams_.end(), has_ended), streams_.end());
+    return !streams_.empty();
+  }
+
+ private:
+  std::mutex mutex_;  // guards streams_
+  std::vector<std::pair<int, cudaStream_t>> streams_;
+};
+
+LateCopies& late_copies() {
+  static auto* const instance = new LateCopies;
+  return *instance;
+}
+
+// One of its own: the default stream would wait for kernels that may be waiting for this rank.
+cudaStream_t new_stream() {
   cudaStream_t stream = nullptr;
   check("cudaStreamCreateWithFlags", cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
-  cudaError_t result = queue(stream);
-  if (result == cudaSuccess) result = cudaStreamSynchronize(stream);
-  cudaStreamDestroy(stream);
-  check(what + " and cudaStreamSynchronize", result);
+  return stream;
 }
 
 void fill_with_zeros(const Allocation& allocation) {
-  run_now(allocation.device, "cudaMemsetAsync(" + std::to_string(allocation.bytes) + " bytes)",
-          [&](cudaStream_t stream) { return cudaMemsetAsync(allocation.base, 0, allocation.bytes, stream); });
+  const OnDevice here(allocation.device);
+  const cudaStream_t stream = new_stream();
+  cudaError_t result = cudaMemsetAsync(allocation.base, 0, allocation.bytes, stream);
+  if (result == cudaSuccess) result = cudaStreamSynchronize(stream);
+  cudaStreamDestroy(stream);
+  check("cudaMemsetAsync(" + std::to_string(allocation.bytes) + " bytes) and cudaStreamSynchronize", result);
 }
 
 Allocation allocated(int device, size_t bytes, int sharing) {
@@ -68,9 +117,20 @@ Allocation opened(int device, const rd_gpu_handle& handle, int fd) {
 }  // namespace
 
 void copy_now(int device, void* to, const void* from, size_t bytes) {
-  run_now(device, "cudaMemcpyAsync(" + std::to_string(bytes) + " bytes)",
-          [&](cudaStream_t stream) { return cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, stream); });
+  const OnDevice here(device);
+  const cudaStream_t stream = new_stream();
+  const std::string what = "cudaMemcpyAsync(" + std::to_string(bytes) + " bytes)";
+  cudaError_t result = cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, stream);
+  if (result == cudaSuccess) result = wait_for(stream);
+  if (result == cudaErrorNotReady) {
+    late_copies().add(device, stream);
+    throw Failure(RD_GPU_LATE, what + " has not ended after " + std::to_string(kPatience.count()) + " seconds");
+  }
+  cudaStreamDestroy(stream);
+  check(what + " and cudaStreamQuery", result);
 }
+
+bool has_late_copies() { return late_copies().any(); }
 
 SharedMemory::Own* SharedMemory::own_around(const void* memory) {
   const auto found = std::find_if(own_.begin(), own_.end(),
@@ -116,6 +176,7 @@ void SharedMemory::free(void* memory) {
   }
   auto taken = own_.extract(found);
   lock.unlock();
+  if (has_late_copies()) return;
   try {
     give_back(taken.mapped().allocation);
   } catch (const Failure&) {  // to be freed again
@@ -196,7 +257,7 @@ void SharedMemory::unimport(void* memory) {
   lock.unlock();
   std::exception_ptr failure;
   try {
-    allocation.by_fd ? free_by_fd(allocation) : close_legacy(allocation);
+    if (!has_late_copies()) allocation.by_fd ? free_by_fd(allocation) : close_legacy(allocation);
   } catch (const Failure&) {
     failure = std::current_exception();
   }

@@ -14,8 +14,11 @@
 
 namespace ringdp::gpu {
 
-// Returns when it is done, whatever kernels of the device wait for.
+// Returns when it is done, whatever kernels of the device wait for; Failure(RD_GPU_LATE) after five seconds.
 void copy_now(int device, void* to, const void* from, size_t bytes);
+// Whether such a copy is still under way: the driver would wait for it, without end, before it frees or unmaps
+// anything.
+bool has_late_copies();
 
 class SharedMemory {
  public:

@@ -11,6 +11,7 @@
 
 #include "device/kernel/work.h"
 #include "device/runtime/library.h"
+#include "device/runtime/signature.h"
 #include "device/runtime/symmetric_buffers.h"
 #include "transport/heap.h"
 
@@ -79,6 +80,7 @@ struct Signals {
   uint32_t abort;     // not 0: the group has failed or ended
   uint32_t turn;      // the last call to which the stream has come
   Expired expired;
+  Signature signature;  // copied to and from devices while the ranks meet
 };
 
 class Arena {

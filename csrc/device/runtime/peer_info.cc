@@ -65,11 +65,12 @@ std::string why_not(const std::vector<PeerInfo>& infos) {
   return "";
 }
 
-MappingReport report_on(const std::vector<char*>& memory, const std::string& failure) {
+MappingReport report_on(const std::vector<char*>& memory, const std::string& failure, bool late) {
   MappingReport report;
   for (size_t rank = 0; rank < memory.size(); ++rank) {
     if (memory[rank] != nullptr) report.reached |= 1u << rank;
   }
+  report.late = late;
   put(report.failure, failure);
   return report;
 }
@@ -80,9 +81,11 @@ MappingReports reports_from(const std::vector<std::string>& bytes) {
     MappingReport report = from_bytes<MappingReport>(bytes[rank]);
     end_text(report.failure);
     all.reached.push_back(report.reached);
-    if (all.first_failure.empty() && report.failure[0] != '\0') {
+    const bool is_first_late = report.late != 0 && !all.late;
+    if (is_first_late || (all.first_failure.empty() && report.failure[0] != '\0')) {
       all.first_failure = "rank " + std::to_string(rank) + ": " + report.failure;
     }
+    all.late |= report.late != 0;
   }
   return all;
 }

@@ -86,15 +86,17 @@ std::string why_not(const std::vector<PeerInfo>& infos);
 // What a rank reports after it has tried to map its peers' memory: which it has mapped, and the first failure.
 struct MappingReport {
   uint32_t reached = 0;  // one bit per rank
+  int32_t late = 0;      // 1: a copy does not end
   char failure[252] = {};
 };
 
 // `memory`: by rank, null where it is not mapped. `failure`: the first, or "".
-MappingReport report_on(const std::vector<char*>& memory, const std::string& failure);
+MappingReport report_on(const std::vector<char*>& memory, const std::string& failure, bool late = false);
 
 struct MappingReports {
   std::vector<uint32_t> reached;
-  std::string first_failure;  // names the rank
+  std::string first_failure;  // names the rank; of a copy that does not end, if there is one
+  bool late = false;          // of any rank
 };
 MappingReports reports_from(const std::vector<std::string>& bytes);
 

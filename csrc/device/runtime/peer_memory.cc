@@ -243,7 +243,7 @@ std::unique_ptr<PeerMemory> PeerMemory::bootstrap(const Functions& functions, in
                                                   const BootstrapContext& context) {
   std::unique_ptr<PeerMemory> peer_memory(new PeerMemory(functions, device, context));
   // By descriptor first: such memory lasts as long as somebody maps it, also when the rank that shared it is killed.
-  if (peer_memory->try_sharing(RD_GPU_SHARE_FD, context)) return peer_memory;
+  if (peer_memory->try_sharing(RD_GPU_SHARE_FD, context) || peer_memory->late_) return peer_memory;
   const std::string by_descriptor = peer_memory->why_not_;
   if (!peer_memory->try_sharing(RD_GPU_SHARE_AUTO, context) && peer_memory->why_not_ != by_descriptor) {
     peer_memory->why_not_ = by_descriptor + "; and by legacy IPC: " + peer_memory->why_not_;
@@ -271,13 +271,10 @@ bool PeerMemory::try_sharing(int sharing, const BootstrapContext& context) {
     return false;
   }
   const std::string failure = map_all(infos, context.pass_fds(sockets_of(infos), own.get()), context);
-  const MappingReports reports = reports_from(context.all_gather(to_bytes(report_on(memory_, failure))));
-  settle(reports.reached, reports.first_failure, sharing);
+  settle(reports_from(context.all_gather(to_bytes(report_on(memory_, failure, late_)))), sharing);
   outlives_ranks_ = all_by_fd(infos);
-  if (why_not_.empty()) {
-    measure_links(context);
-    return true;
-  }
+  if (why_not_.empty()) measure_links(context);
+  if (why_not_.empty()) return true;
   take_down(context);
   return false;
 }
@@ -309,7 +306,8 @@ PeerInfo PeerMemory::offer(int sharing, const BootstrapContext& context, UniqueF
     page_ = std::make_unique<OwnPage>(context.heap, context.heaps[own], context.mappings);
     info.page = page_->offset();
     info.memory = arena_->handle(fd);
-    sign(functions_, device_, arena_->memory(), {info.token, rank_ + 1, rank_ + 1});
+    const Signature own_signature = {info.token, rank_ + 1, rank_ + 1};
+    sign(functions_, device_, arena_->memory(), own_signature, &arena_->signals().signature);
     put(info.socket, context.socket);
     return info;
   } catch (const Error& error) {
@@ -325,13 +323,14 @@ std::string PeerMemory::map_all(const std::vector<PeerInfo>& infos, std::vector<
   memory_[static_cast<size_t>(rank_)] = arena_->memory();
   pages_.clear();
   std::string failure;
-  for (int rank = 0; rank < world_ && world_ > 1; ++rank) {
+  for (int rank = 0; rank < world_ && world_ > 1 && !late_; ++rank) {
     const auto at = static_cast<size_t>(rank);
     try {
       pages_.push_back(page_of(rank, infos[at], context));
       if (rank != rank_) map(rank, infos, fds[at].get());
     } catch (const Error& error) {
-      if (failure.empty()) failure = "memory of rank " + std::to_string(rank) + ": " + error.what();
+      late_ = error.kind() == ErrorKind::kTimeout;
+      if (failure.empty() || late_) failure = "memory of rank " + std::to_string(rank) + ": " + error.what();
     }
   }
   if (!failure.empty() && pages_.size() < infos.size()) unmap();
@@ -367,26 +366,31 @@ void PeerMemory::map(int rank, const std::vector<PeerInfo>& infos, int fd) {
   const int own = rank_ + 1, owner = rank + 1;
   try {
     check_signatures(functions_, device_, static_cast<char*>(memory), {info.token, owner, owner},
-                     {infos[static_cast<size_t>(rank_)].token, owner, own});
+                     {infos[static_cast<size_t>(rank_)].token, owner, own}, &arena_->signals().signature);
   } catch (const Error&) {
-    functions_.unimport_memory(memory);
+    functions_.unimport_memory(memory);  // which stays mapped where a copy does not end
     throw;
   }
   memory_[static_cast<size_t>(rank)] = static_cast<char*>(memory);
 }
 
-void PeerMemory::settle(const std::vector<uint32_t>& reached, const std::string& first_failure, int sharing) {
-  reach_ = reach_of(reached);
+void PeerMemory::settle(const MappingReports& reports, int sharing) {
+  late_ = reports.late;
+  reach_ = late_ ? Reach::kTooFew : reach_of(reports.reached);
   topology_ = topology_of(layout_, world_, placement_.executor, reach_);
-  if (reach_ == Reach::kTooFew) why_not_ = first_failure.empty() ? "devices do not reach each other" : first_failure;
+  if (reach_ == Reach::kTooFew) {
+    why_not_ = reports.first_failure.empty() ? "devices do not reach each other" : reports.first_failure;
+  }
   if (reach_ != Reach::kAll || world_ == 1) return;
   buffers_ = std::make_unique<SymmetricBuffers>(functions_, device_, rank_, sharing, why_no_pages_);
 }
 
 void PeerMemory::take_down(const BootstrapContext& context) {
-  mapped_pages_.reset();
+  buffers_.reset();
+  if (!late_) mapped_pages_.reset();
   unmap();
   context.all_gather(std::string(1, '\0'));  // importers close before exporters free
+  if (late_) keep({std::move(arena_), std::move(page_), nullptr, std::move(mapped_pages_)});
   drop_own();
 }
 

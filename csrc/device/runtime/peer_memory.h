@@ -14,6 +14,7 @@
 #include "device/runtime/device_ranks.h"
 #include "device/runtime/launch.h"
 #include "device/runtime/links.h"
+#include "device/runtime/peer_info.h"
 #include "device/runtime/pieces.h"
 #include "device/runtime/placement.h"
 #include "device/runtime/symmetric_buffers.h"
@@ -85,7 +86,7 @@ class PeerMemory final : public DeviceRanks {
   static HostPage* page_of(int rank, const PeerInfo& info, const BootstrapContext& context);
   void map(int rank, const std::vector<PeerInfo>& infos, int fd);
   void map_pages();
-  void settle(const std::vector<uint32_t>& reached, const std::string& first_failure, int sharing);
+  void settle(const MappingReports& reports, int sharing);
   void measure_links(const BootstrapContext& context);
   void take_down(const BootstrapContext& context);
   void drop_own();
@@ -117,6 +118,7 @@ class PeerMemory final : public DeviceRanks {
   std::unique_ptr<SymmetricBuffers> buffers_;
   mutable plan::DevicePlanCache plans_;
   uint64_t launches_ = 0;
+  bool late_ = false;  // a copy of this rank, and then of any, does not end: what it uses stays
   bool stays_ = false, is_torn_down_ = false;
 };
 

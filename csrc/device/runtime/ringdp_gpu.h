@@ -13,7 +13,7 @@
 
 extern "C" {
 
-enum { RD_GPU_ABI = 8 };
+enum { RD_GPU_ABI = 9 };
 int rd_gpu_abi(void);
 const char* rd_gpu_error(void);
 
@@ -58,7 +58,10 @@ int rd_gpu_host_free(void* host);
 int rd_gpu_host_map(void* host, size_t bytes, void** device_address); /* memory that exists, e.g. shared by processes */
 int rd_gpu_host_unmap(void* host);
 
-/* Copies between host and device memory, and waits for that alone: on a stream of its own, of the device. */
+/* Copies between devices, or from or to memory of rd_gpu_host_alloc, and waits for that alone: on a stream of its own,
+ * of the device. RD_GPU_LATE: it has not ended after 5 seconds, as behind an IOMMU, and may never. Until it does, what
+ * this process frees or unmaps stays, as the driver would wait for the copy. */
+enum { RD_GPU_LATE = -2 };
 int rd_gpu_copy_now(int device, void* to, const void* from, size_t bytes);
 
 /* A new stream of the device, of the highest priority, for which the default stream does not wait. It lasts until the

@@ -70,7 +70,7 @@ def blocks_of_sums(library: str, sizes: list[int]) -> list[int]:
 
 
 def copied_beside(library: str, elements: int) -> tuple[int, dict[str, int], bool]:
-    """On a rank: streams of a group whose sums go in pieces, the calls of a later one, and whether its bits are right."""
+    """On a rank: streams of a group whose sums go in pieces, calls of a later one, and whether its bits are right."""
     gpu, group = arrive(library, "SPIN")
     tensor = gpu.put(torch.arange(elements, dtype=torch.int32))
     streams = gpu.streams()

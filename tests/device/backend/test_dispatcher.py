@@ -146,6 +146,7 @@ def test_what_runs_on_devices_is_said(native_pair, stand_in, executor):
         ({}, "ipc,fd", "rank 1: CUDA: "),
         ({}, "stream_waits", "the device of rank 1 cannot wait on streams"),
         ({}, "peer_writes", "rank 1: memory of rank 0: it is mapped, and what is written is not read back"),
+        ({}, "peer_copies", "rank 1: memory of rank 0: it is mapped, and accesses do not end"),
     ],
 )
 def test_where_devices_cannot_all_ranks_know_why(run_on_fresh_ranks, stand_in, settings, lacks, why):

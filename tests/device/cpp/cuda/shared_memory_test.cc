@@ -122,6 +122,38 @@ TEST(SharedMemory, ADeviceThatCannotReachAnotherIsNamed) {
   EXPECT_EQ(alone.statuses(), std::vector<int>{0});
 }
 
+// The driver would wait for it, so nothing is unmapped or freed after it.
+TEST(SharedMemory, ACopyThatDoesNotEndIsLeft) {
+  constexpr char kLacks[] = "STAND_IN_LACKS";
+  if (const auto birth = birth_of_this_process()) {
+    ProcessExchange exchange(*birth);
+    void* const own = allocated(4096, birth->one.sharing);
+    Share mine{};
+    succeed(gpu().export_memory(own, &mine.handle, &mine.fd));
+    const Share theirs = exchange.all(mine)[1 - birth->rank];
+    void *memory = nullptr, *host = nullptr, *on_device = nullptr;
+    succeed(gpu().host_alloc(64, &host, &on_device));
+    succeed(gpu().copy_now(0, host, own, 64));
+    succeed(gpu().import_memory(0, &theirs.handle, theirs.fd, &memory));
+    EXPECT_EQ(gpu().copy_now(0, host, memory, 64), RD_GPU_LATE);
+    EXPECT_NE(std::string(gpu().error()).find("cudaMemcpyAsync(64 bytes) has not ended after 5 seconds"),
+              std::string::npos);
+    succeed(gpu().unimport_memory(memory));
+    succeed(gpu().host_free(host));
+    succeed(gpu().free(own));
+    exchange.bootstrap();
+    return;
+  }
+  for (const int sharing : {RD_GPU_SHARE_AUTO, RD_GPU_SHARE_FD}) {
+    RankCase one;
+    one.sharing = sharing;
+    setenv(kLacks, "peer_copies", 1);
+    Processes both(one, "SharedMemory.ACopyThatDoesNotEndIsLeft");
+    unsetenv(kLacks);
+    EXPECT_EQ(both.statuses(), (std::vector<int>{0, 0})) << sharing;
+  }
+}
+
 // The driver may free only once the device is idle, for which another thread may have to share memory first.
 TEST(SharedMemory, WhoFreesWhileTheDeviceIsBusyHoldsUpNobody) {
   Pinned word(4);

@@ -33,7 +33,8 @@ struct HostDevices {
   };
   // Between host and devices, in either direction.
   std::function<void(int device, void* to, const void* from, size_t bytes)> copies = copy_as_told;
-  std::vector<std::pair<Work, int>> runs;  // and their executors
+  std::function<bool(int device, size_t bytes)> is_late = [](int, size_t) { return false; };  // such a copy
+  std::vector<std::pair<Work, int>> runs;                                                     // and their executors
   std::vector<AdamWork> steps;
   std::vector<CodecWork> recoded;
   std::vector<uint32_t> awaited;
@@ -130,7 +131,11 @@ inline Functions memory_functions() {
 inline Functions host_functions() {
   Functions f = memory_functions();
   f.copy_now = [](int device, void* to, const void* from, size_t bytes) {
-    return unless_failing("copy_now", [&] { return devices.copies(device, to, from, bytes), 0; });
+    return unless_failing("copy_now", [&] {
+      sentence = "it has not ended";
+      if (devices.is_late(device, bytes)) return static_cast<int>(RD_GPU_LATE);
+      return devices.copies(device, to, from, bytes), 0;
+    });
   };
   f.host_alloc = [](size_t bytes, void** host, void** on_device) {
     return unless_failing("host_alloc", [&] {
@@ -203,6 +208,7 @@ inline void reset_devices() {
   devices.fails.clear();
   devices.refuses_import = [](int, const rd_gpu_handle&) { return false; };
   devices.copies = copy_as_told;
+  devices.is_late = [](int, size_t) { return false; };
   devices.runs.clear();
   devices.steps.clear();
   devices.recoded.clear();

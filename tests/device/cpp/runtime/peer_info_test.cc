@@ -79,6 +79,14 @@ TEST(MappingReport, WhomEachReachesAndTheFirstFailureAreKnown) {
   EXPECT_EQ(all.first_failure, "rank 1: memory of rank 1: refused");
 }
 
+TEST(MappingReport, ACopyThatDoesNotEndSaysMoreThanOtherFailures) {
+  const MappingReport bad = report_on({nullptr}, "refused"), late = report_on({nullptr}, "it does not end", true);
+  EXPECT_FALSE(reports_from({to_bytes(bad), to_bytes(bad)}).late);
+  const MappingReports all = reports_from({to_bytes(bad), to_bytes(late), to_bytes(bad), to_bytes(late)});
+  EXPECT_TRUE(all.late);
+  EXPECT_EQ(all.first_failure, "rank 1: it does not end");
+}
+
 TEST(MappingReport, ALongSentenceIsCut) {
   const MappingReports all = reports_from({to_bytes(report_on({nullptr}, std::string(1000, 'x')))});
   EXPECT_EQ(all.first_failure, "rank 0: " + std::string(251, 'x'));

@@ -235,6 +235,26 @@ TEST(Meeting, MemoryThatDoesNotHoldWhatIsWrittenIsNotUsed) {
   }
 }
 
+// What such a copy uses stays as it is on all ranks, whose other memory is as before, and nothing else is tried.
+TEST(Meeting, AnAccessThatDoesNotEndIsTheReason) {
+  Neighbours neighbours(3);
+  int copies_of_rank_1 = 0;
+  std::atomic<int> offers{0};
+  devices.is_late = [&](int device, size_t) { return device == 1 && ++copies_of_rank_1 == 2; };  // behind its signature
+  neighbours.forge = [&](int rank, PeerInfo&) { offers += rank == 0; };
+  auto met = neighbours.bootstrap();
+  expect_all_say(met, "rank 1: memory of rank 0: it is mapped, and accesses do not end, as behind an IOMMU");
+  met.clear();
+  EXPECT_EQ(offers, 1);
+  EXPECT_EQ(copies_of_rank_1, 2) << "its other peers were not tried";
+  {
+    const std::lock_guard<std::mutex> lock(devices.mutex);
+    EXPECT_EQ(devices.memory.size(), 3u);
+    EXPECT_EQ(devices.pinned.size(), 3u);
+  }
+  testing::give_all_back();
+}
+
 // Refused first, then without memory to offer: the pages of the first attempt are somebody else's by then.
 TEST(Meeting, APageThatWasGivenBackIsNotWrittenTo) {
   Neighbours neighbours(2);

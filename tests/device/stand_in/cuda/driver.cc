@@ -296,6 +296,7 @@ CUresult cuMemSetAccess(CUdeviceptr address, size_t bytes, const CUmemAccessDesc
 }
 
 CUresult cuMemUnmap(CUdeviceptr address, size_t bytes) {
+  wait_for_copies_without_end();
   return locked([&](VirtualMemory& all) {
     require(all.mapped.count(address) && all.mapped[address].bytes == bytes, "not what was mapped");
     remove_range(reinterpret_cast<void*>(address));

@@ -41,6 +41,8 @@ const char* cudaGetErrorString(cudaError_t error) {
       return "invalid resource handle";
     case cudaErrorIllegalState:
       return "the operation cannot be performed in the present state";
+    case cudaErrorNotReady:
+      return "device not ready";
     case cudaErrorSymbolNotFound:
       return "named symbol not found";
     case cudaErrorHostMemoryAlreadyRegistered:
@@ -218,6 +220,17 @@ cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
       [&] {
         known(stream).synchronize();
         note("cudaStreamSynchronize");
+      },
+      nullptr);
+}
+
+// What is not over is the thread's last error, too.
+cudaError_t cudaStreamQuery(cudaStream_t stream) {
+  return answered_in_context(
+      [&] {
+        refuse_beside_captures();
+        if (!known(stream).idle()) throw Refusal(cudaErrorNotReady, "what was queued is not over");
+        note("cudaStreamQuery");
       },
       nullptr);
 }

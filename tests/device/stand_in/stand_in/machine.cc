@@ -52,12 +52,14 @@ Machine by_environment() {
                                                 {"fd", &machine.fd},
                                                 {"stream_waits", &machine.stream_waits},
                                                 {"peers", &machine.peers},
-                                                {"peer_writes", &machine.peer_writes}};
+                                                {"peer_writes", &machine.peer_writes},
+                                                {"peer_copies", &machine.peer_copies}};
     const auto found = known.find(what);
     if (found == known.end()) {
       throw Refusal(cudaErrorInvalidValue,
                     "invalid value '" + what +
-                        "' for STAND_IN_LACKS (expected one of: ipc, fd, stream_waits, peers, peer_writes)");
+                        "' for STAND_IN_LACKS (expected one of: ipc, fd, stream_waits, peers, peer_writes, "
+                        "peer_copies)");
     }
     *found->second = false;
   }

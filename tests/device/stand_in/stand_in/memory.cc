@@ -188,6 +188,7 @@ void* import_memory(int device, const IpcHandle& handle) {
 }
 
 void close_import(void* address) {
+  wait_for_copies_without_end();
   Memory& memory = memory_of_process();
   const std::lock_guard lock(memory.mutex);
   const auto found = memory.imports.find(address);

@@ -190,6 +190,7 @@ Queue& host_functions() {
 
 thread_local bool in_host_function = false;
 std::atomic<size_t> copied{0};
+std::atomic<bool> has_copies_without_end{false};
 
 template <class Word>
 void push_wait(Stream& stream, const Word* word, Word value) {
@@ -283,11 +284,19 @@ void copy(Stream& stream, void* to, const void* from, size_t bytes) {
   check_within_one(to, bytes);
   check_within_one(from, bytes);
   copied += bytes;
+  if (!machine().peer_copies && (is_peers(to) || is_peers(from))) {
+    has_copies_without_end = true;
+    return stream.push([] { Latch().wait(); });
+  }
   if (!machine().peer_writes && is_peers(to)) return;
   stream.push([=] { std::memmove(to, from, bytes); });
 }
 
 size_t copied_bytes() { return copied; }
+
+void wait_for_copies_without_end() {
+  if (has_copies_without_end) Latch().wait();
+}
 
 void wait_value(Stream& stream, const uint32_t* word, uint32_t value) { push_wait(stream, word, value); }
 void wait_value(Stream& stream, const uint64_t* word, uint64_t value) { push_wait(stream, word, value); }

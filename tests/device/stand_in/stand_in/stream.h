@@ -183,6 +183,8 @@ bool is_in_host_function();
 
 void copy(Stream& stream, void* to, const void* from, size_t bytes);
 size_t copied_bytes();  // by copy(), queued so far
+// Before memory is unmapped: without end where a copy does not end.
+void wait_for_copies_without_end();
 // The word at a device address (memory.h): compared cyclically.
 void wait_value(Stream& stream, const uint32_t* word, uint32_t value);
 void wait_value(Stream& stream, const uint64_t* word, uint64_t value);
