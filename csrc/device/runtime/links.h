@@ -2,6 +2,7 @@
 // (device/plan/select.h).
 #pragma once
 #include <cstdint>
+#include <functional>
 #include <string>
 
 #include "device/plan/select.h"
@@ -12,9 +13,17 @@ namespace ringdp::gpu {
 // Smaller copies take their time for something else.
 constexpr int64_t kLeastProbed = 8 << 20, kMostProbed = 16 << 20;  // bytes
 
-// Bytes a second of copies from a peer's memory to this device's: the fastest of a few, some milliseconds in all. 0
-// when they fail.
-double speed_of_copies(const Functions& functions, int device, void* to, const void* from, int64_t bytes);
+struct LinkSpeed {
+  double bytes_per_second = 0;  // 0: copies fail
+  int32_t late = 0;             // 1: one does not end
+};
+
+double seconds_now();  // of a steady clock
+
+// Of copies from a peer's memory to this device's: the fastest of a few, some milliseconds in all, without the time
+// that a copy of nearly nothing takes. `now`: in seconds.
+LinkSpeed speed_of_copies(const Functions& functions, int device, void* to, const void* from, int64_t bytes,
+                          const std::function<double()>& now = seconds_now);
 
 // Kinds of links, rather than what was measured: thresholds do not depend on chance.
 struct Links {

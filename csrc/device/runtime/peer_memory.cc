@@ -285,10 +285,16 @@ void PeerMemory::measure_links(const BootstrapContext& context) {
   if (world_ == 1 || reach_ != Reach::kAll || placement_.shares_devices || layout_.window < kLeastProbed) return;
   const char* const next = memory_[static_cast<size_t>((rank_ + 1) % world_)];
   const int64_t bytes = std::min(layout_.window, kMostProbed);
+  const LinkSpeed own = speed_of_copies(functions_, device_, arena_->memory(), next, bytes);
   double slowest = std::numeric_limits<double>::max();
-  for (const std::string& one :
-       context.all_gather(to_bytes(speed_of_copies(functions_, device_, arena_->memory(), next, bytes)))) {
-    slowest = std::min(slowest, from_bytes<double>(one));
+  const std::vector<std::string> speeds = context.all_gather(to_bytes(own));
+  for (int rank = 0; rank < world_; ++rank) {
+    const auto speed = from_bytes<LinkSpeed>(speeds[static_cast<size_t>(rank)]);
+    slowest = std::min(slowest, speed.bytes_per_second);
+    if (!speed.late || late_) continue;
+    late_ = true;
+    why_not_ = "rank " + std::to_string(rank) + ": a copy of " + std::to_string(bytes) + " bytes of memory of rank " +
+               std::to_string((rank + 1) % world_) + " does not end";
   }
   links_ = links_of(slowest);
   topology_.bytes_per_second = links_.bytes_per_second;

@@ -87,7 +87,7 @@ class PeerMemory final : public DeviceRanks {
   void map(int rank, const std::vector<PeerInfo>& infos, int fd);
   void map_pages();
   void settle(const MappingReports& reports, int sharing);
-  void measure_links(const BootstrapContext& context);
+  void measure_links(const BootstrapContext& context);  // may set why_not_
   void take_down(const BootstrapContext& context);
   void drop_own();
   void unmap();

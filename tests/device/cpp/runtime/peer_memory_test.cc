@@ -255,6 +255,20 @@ TEST(Meeting, AnAccessThatDoesNotEndIsTheReason) {
   testing::give_all_back();
 }
 
+TEST(Meeting, ALongCopyThatDoesNotEndIsTheReason) {
+  Neighbours neighbours(3);
+  neighbours.window_bytes = 16 << 20;
+  devices.is_late = [](int device, size_t bytes) { return device == 2 && bytes > sizeof(Signature); };
+  auto met = neighbours.bootstrap();
+  expect_all_say(met, "rank 2: a copy of 16777216 bytes of memory of rank 0 does not end");
+  met.clear();
+  {
+    const std::lock_guard<std::mutex> lock(devices.mutex);
+    EXPECT_EQ(devices.memory.size(), 3u);
+  }
+  testing::give_all_back();
+}
+
 // Refused first, then without memory to offer: the pages of the first attempt are somebody else's by then.
 TEST(Meeting, APageThatWasGivenBackIsNotWrittenTo) {
   Neighbours neighbours(2);
