@@ -8,7 +8,7 @@ import ctypes
 from dataclasses import dataclass
 
 MAX_RANKS, MAX_BLOCKS, MAX_STEPS, STEP_BYTES = 8, 64, 192, 64
-FLAGS_BYTES, EPOCH_BYTES = 4 * MAX_BLOCKS * MAX_RANKS * 128, 16
+FLAGS_BYTES, EPOCH_BYTES = 4 * MAX_BLOCKS * MAX_RANKS * 128, 24
 SCALARS_BYTES = 36
 _Pointers = ctypes.c_void_p * MAX_RANKS
 

@@ -1,10 +1,10 @@
-// Waits that never hang: they poll, and every kPollsPerLook polls check the clock and the abort word.
+// Waits that never hang: they poll, and every kPollsPerLook polls check the clock and whether the group has failed.
 //
-// Checking is slow (a host-mapped word costs a trip over PCIe). At the deadline, which counts from the first check, the
-// first thread of this rank fills the Expired record; it and all later ones set the abort word. A thread that aborts
-// returns false and goes on to its block's next sync, where all threads exit together.
+// At the deadline, which counts from the first check, the first thread of this rank fills the Expired record; it and
+// all later ones set the abort word. A thread that aborts returns false and goes on to its block's next sync, where all
+// threads exit together.
 #pragma once
-#include "device/kernel/work.h"
+#include "device/kernel/look.h"
 
 namespace ringdp::gpu {
 
@@ -33,6 +33,7 @@ __device__ void expire(const WorkHead& work, const Wanted& wanted, uint64_t seen
     Prim::store_release(&record->set, 2u);
   }
   Prim::store_release(work.abort, 1u);
+  Prim::store_release(&work.epoch->aborted, 1u);
 }
 
 // Waits until poll(&seen) is true. False: aborted.
@@ -42,8 +43,8 @@ __device__ bool wait_until(const WorkHead& work, const Wanted& wanted, Poll poll
   for (int polls = 0; !poll(&seen);) {
     if (++polls < kPollsPerLook) continue;
     polls = 0;
-    if (Prim::load_acquire(work.abort) != 0) return false;
     const uint64_t now = Prim::clock_ns();
+    if (is_ended<Prim>(*work.epoch, work.abort, now)) return false;
     if (started == 0) started = now;
     if (now - started > work.deadline_ns) {
       expire<Prim>(work, wanted, seen);

@@ -35,7 +35,9 @@ struct Flags {
 struct Epoch {
   uint64_t launches;         // that have finished
   uint32_t finished_blocks;  // of the current launch
-  uint32_t look;             // what its first block has read of the abort word (device/kernel/look.h)
+  // Of the abort word (device/kernel/look.h): what the launch's first block has read, when a wait has read it last, and
+  // whether one has found it set, which is final.
+  uint32_t look, look_tick, aborted;
 };
 
 // The first wait that reached its deadline; in host memory that the device maps, so that the host can always read it.

@@ -121,34 +121,85 @@ TEST(Wait, TheFirstRecordStays) {
 }
 
 struct PollPrim : HostPrim {
-  inline static int looks = 0;
-  inline static uint64_t now = 0;
+  inline static int looks = 0, reads_of_the_host = 0;
+  inline static uint64_t now = 0, step = 0;
+  inline static uint32_t abort = 0;
   static uint64_t clock_ns() {
     ++looks;
-    return now += 10;
+    return now += step;
   }
   static int block() { return 0; }
   template <class V>
   static V load_acquire(const V* from) {
+    if (static_cast<const void*>(from) == &abort) ++reads_of_the_host;
     return *from;
   }
   static void store_release(uint32_t* to, uint32_t value) { *to = value; }
 };
 
-// The clock is read once in kPollsPerLook polls, and the deadline counts from its first reading.
-TEST(Wait, LooksAtTheClockRarely) {
-  uint32_t abort = 0;
+// Waits of one launch whose polls find nothing.
+class WaitsOfOneThread : public ::testing::Test {
+ protected:
+  WaitsOfOneThread() {
+    PollPrim::looks = PollPrim::reads_of_the_host = 0;
+    PollPrim::abort = 0;
+    PollPrim::now = 0;
+    PollPrim::step = 10;
+    work.abort = &PollPrim::abort;
+    work.expired = &expired;
+    work.epoch = &epoch;
+  }
+  bool wait(uint64_t deadline_ns) {
+    work.deadline_ns = deadline_ns;
+    return wait_until<PollPrim>(work, {0, 1, 0, 1, 1}, [this](uint64_t*) { return ++polls < 0; });
+  }
+
   Expired expired = {};
+  Epoch epoch = {};
   Work work = {};
-  work.abort = &abort;
-  work.expired = &expired;
-  work.deadline_ns = 35;
   int polls = 0;
-  const auto never = [&](uint64_t*) { return ++polls < 0; };
-  EXPECT_FALSE(wait_until<PollPrim>(work, {0, 1, 0, 1, 1}, never));
+};
+
+// The clock is read once in kPollsPerLook polls, and the deadline counts from its first reading.
+TEST_F(WaitsOfOneThread, LooksAtTheClockRarely) {
+  EXPECT_FALSE(wait(35));
   EXPECT_EQ(PollPrim::looks, 5);  // at 10 it begins, at 50 it is over
   EXPECT_EQ(polls, 5 * kPollsPerLook);
   EXPECT_EQ(expired.set, 2u);
+}
+
+// However many threads wait, and however often they look at the clock.
+TEST_F(WaitsOfOneThread, ReadsTheHostsWordOnceInATick) {
+  constexpr uint64_t kTick = uint64_t{1} << kTickBits;
+  PollPrim::now = 100 * kTick;
+  PollPrim::step = kTick / 8;
+  for (int thread = 0; thread < 4; ++thread) {
+    epoch.aborted = 0;  // as if none had come to its deadline yet
+    PollPrim::abort = 0;
+    EXPECT_FALSE(wait(20 * kTick));
+  }
+  EXPECT_GT(PollPrim::looks, 4 * 160);
+  EXPECT_NEAR(PollPrim::reads_of_the_host, 4 * 20, 8);
+}
+
+TEST_F(WaitsOfOneThread, AnAbortIsSeenInTheNextTickAndKnownToAll) {
+  PollPrim::abort = 1;
+  PollPrim::step = uint64_t{1} << (kTickBits - 2);
+  EXPECT_FALSE(wait(uint64_t{1} << 40));
+  EXPECT_EQ(expired.set, 0u);
+  EXPECT_EQ(PollPrim::reads_of_the_host, 1);
+  EXPECT_EQ(PollPrim::now >> kTickBits, 1u);
+  EXPECT_FALSE(wait(uint64_t{1} << 40));  // another thread
+  EXPECT_EQ(PollPrim::reads_of_the_host, 1);
+  EXPECT_EQ(polls % kPollsPerLook, 0);
+}
+
+TEST_F(WaitsOfOneThread, WhoComesToItsDeadlineTellsTheOthers) {
+  EXPECT_FALSE(wait(35));
+  const int looks = PollPrim::looks;
+  EXPECT_FALSE(wait(uint64_t{1} << 60));
+  EXPECT_EQ(PollPrim::looks, looks + 1);
+  EXPECT_EQ(PollPrim::reads_of_the_host, 0) << "within the tick in which the clock began";
 }
 
 }  // namespace
