@@ -53,7 +53,7 @@ std::exception_ptr take_down(CUdeviceptr address, size_t bytes, bool mapped, CUm
   const auto attempt = [&](auto undo) {
     try {
       undo();
-    } catch (const Failure&) {
+    } catch (...) {
       if (!first) first = std::current_exception();
     }
   };

@@ -159,7 +159,7 @@ void* SharedMemory::allocate(int device, size_t bytes, int sharing) {
   } catch (...) {
     try {
       give_back(allocation);
-    } catch (const Failure&) {  // what failed first says more
+    } catch (...) {  // what failed first says more
     }
     throw;
   }
@@ -179,7 +179,7 @@ void SharedMemory::free(void* memory) {
   if (has_late_copies()) return;
   try {
     give_back(taken.mapped().allocation);
-  } catch (const Failure&) {  // to be freed again
+  } catch (...) {  // to be freed again
     lock.lock();
     own_.insert(std::move(taken));
     throw;
@@ -215,8 +215,15 @@ void* SharedMemory::import(int device, const rd_gpu_handle& handle, int fd) {
   std::unique_lock lock(mutex_);
   for (auto& [base, own] : own_) {
     if (own.key != key) continue;
-    let_access(own.allocation, device);
-    ++own.imports;
+    ++own.imports;  // so nobody frees it meanwhile
+    lock.unlock();
+    try {
+      let_access(own.allocation, device);
+    } catch (...) {
+      lock.lock();
+      --own.imports;
+      throw;
+    }
     return base + handle.offset;
   }
   const MappingKey place = {device, key};
@@ -229,7 +236,7 @@ void* SharedMemory::import(int device, const rd_gpu_handle& handle, int fd) {
     std::exception_ptr failure;
     try {
       allocation = opened(device, handle, fd);
-    } catch (const Failure&) {
+    } catch (...) {
       failure = std::current_exception();
     }
     lock.lock();
@@ -258,7 +265,7 @@ void SharedMemory::unimport(void* memory) {
   std::exception_ptr failure;
   try {
     if (!has_late_copies()) allocation.by_fd ? free_by_fd(allocation) : close_legacy(allocation);
-  } catch (const Failure&) {
+  } catch (...) {
     failure = std::current_exception();
   }
   lock.lock();

@@ -72,6 +72,35 @@ TEST_P(BothWays, AnotherDeviceOfThisProcessReachesWhatItImports) {
   if (fd >= 0) close(fd);
 }
 
+// What lets another device access memory may wait for the device, too.
+TEST_P(BothWays, WhoseImportWaitsInTheDriverHoldsUpNobody) {
+  void *const memory = allocated(4096, GetParam()), *imported = nullptr;
+  rd_gpu_handle handle;
+  int fd = -1;
+  succeed(gpu().export_memory(memory, &handle, &fd));
+  control<void(const char*)>("stand_in_hold_call")(GetParam() == RD_GPU_SHARE_FD ? "cuMemSetAccess"
+                                                                                 : "cudaDeviceCanAccessPeer");
+  std::future<int> import =
+      std::async(std::launch::async, [&] { return gpu().import_memory(1, &handle, fd, &imported); });
+  control<void()>("stand_in_wait_for_held_call")();
+  std::future<std::string> other = std::async(std::launch::async, [&] {
+    void* const second = allocated(4096, GetParam());
+    rd_gpu_handle its_handle;
+    int its_fd = -1;
+    succeed(gpu().export_memory(second, &its_handle, &its_fd));
+    if (its_fd >= 0) close(its_fd);
+    succeed(gpu().free(second));
+    return refused(gpu().free(memory));
+  });
+  EXPECT_EQ(other.wait_for(std::chrono::seconds(20)), std::future_status::ready);
+  control<void()>("stand_in_let_go_call")();
+  EXPECT_NE(other.get().find("imported 1 times"), std::string::npos);
+  EXPECT_EQ(import.get(), 0);
+  succeed(gpu().unimport_memory(imported));
+  succeed(gpu().free(memory));
+  if (fd >= 0) close(fd);
+}
+
 // It would take memory of a device that this process may not use.
 TEST_P(BothWays, AThreadWithoutAContextIsLeftWithoutOne) {
   int context = 0;
@@ -91,6 +120,33 @@ TEST_P(BothWays, AThreadWithoutAContextIsLeftWithoutOne) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Sharing, BothWays, ::testing::Values(RD_GPU_SHARE_AUTO, RD_GPU_SHARE_FD));
+
+// Whatever is thrown on the way, later importers do not wait for who has failed.
+TEST(SharedMemory, AHostWithoutMemoryLeavesNothingHalfDone) {
+  const auto exhaust = [](const char* call) { control<void(const char*)>("stand_in_exhaust")(call); };
+  void *const memory = allocated(4096, RD_GPU_SHARE_FD), *imported = nullptr;
+  rd_gpu_handle handle;
+  int fd = -1;
+  succeed(gpu().export_memory(memory, &handle, &fd));
+  exhaust("cuMemSetAccess");
+  EXPECT_NE(refused(gpu().import_memory(1, &handle, fd, &imported)).find("bad_alloc"), std::string::npos);
+  exhaust("cuMemUnmap");
+  EXPECT_NE(refused(gpu().free(memory)).find("bad_alloc"), std::string::npos) << "it is not imported";
+  handle.key[0] ^= 1;  // as if another process had sent it
+  exhaust("cuMemImportFromShareableHandle");
+  EXPECT_NE(refused(gpu().import_memory(0, &handle, fd, &imported)).find("bad_alloc"), std::string::npos);
+  const auto import = [&] { return gpu().import_memory(0, &handle, fd, &imported); };
+  std::future<int> again = std::async(std::launch::async, import);
+  ASSERT_EQ(again.wait_for(std::chrono::seconds(20)), std::future_status::ready) << "the first is waited for";
+  EXPECT_EQ(again.get(), 0);
+  exhaust("cuMemUnmap");
+  EXPECT_NE(refused(gpu().unimport_memory(imported)).find("bad_alloc"), std::string::npos);
+  again = std::async(std::launch::async, import);
+  ASSERT_EQ(again.wait_for(std::chrono::seconds(20)), std::future_status::ready) << "the first is waited for";
+  EXPECT_EQ(again.get(), 0);
+  succeed(gpu().unimport_memory(imported));
+  if (fd >= 0) close(fd);
+}
 
 TEST(SharedMemory, MoreThanADeviceHasIsRefusedWithTheWayOut) {
   void* memory = nullptr;

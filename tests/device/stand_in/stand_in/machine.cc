@@ -1,9 +1,11 @@
 #include "stand_in/machine.h"
 
 #include <atomic>
+#include <condition_variable>
 #include <cstdlib>
 #include <map>
 #include <mutex>
+#include <new>
 #include <sstream>
 #include <string>
 #include <string_view>
@@ -120,8 +122,11 @@ void wait_for_copies_to_host() { const CopyToHost none; }
 
 namespace {
 struct Counted {
-  std::mutex mutex;  // guards calls
+  std::mutex mutex;  // guards the rest
+  std::condition_variable changed;
   std::map<std::string, int64_t, std::less<>> calls;
+  std::string held, without_memory;  // the next call of that name waits; has no memory left
+  bool waits = false;                // one does
 };
 Counted& counted() {
   static auto* const instance = new Counted;
@@ -132,8 +137,18 @@ Counted& counted() {
 void note(const char* call) {
   if (call == nullptr) return;
   {
-    const std::lock_guard lock(counted().mutex);
+    std::unique_lock lock(counted().mutex);
     ++counted().calls[call];
+    if (counted().held == call) {
+      counted().held.clear();
+      counted().waits = true;
+      counted().changed.notify_all();
+      counted().changed.wait(lock, [] { return !counted().waits; });
+    }
+    if (counted().without_memory == call) {
+      counted().without_memory.clear();
+      throw std::bad_alloc();
+    }
   }
   if (calls_until_failure == 0 || --calls_until_failure > 0) return;
   if (all_after_fail) calls_until_failure = 1;
@@ -172,6 +187,27 @@ void stand_in_fail(int k) {
   all_after_fail = k < 0;
   failed_call = nullptr;
 }
+// The next call of that name, of any thread, throws std::bad_alloc, as whatever makes a string may.
+void stand_in_exhaust(const char* name) {
+  const std::lock_guard lock(counted().mutex);
+  counted().without_memory = name;
+}
+
+// The next call of that name, of any thread, waits for stand_in_let_go_call(), as a driver may that waits for a device.
+void stand_in_hold_call(const char* name) {
+  const std::lock_guard lock(counted().mutex);
+  counted().held = name;
+}
+void stand_in_wait_for_held_call() {
+  std::unique_lock lock(counted().mutex);
+  counted().changed.wait(lock, [] { return counted().waits; });
+}
+void stand_in_let_go_call() {
+  const std::lock_guard lock(counted().mutex);
+  counted().waits = false;
+  counted().changed.notify_all();
+}
+
 // The name of the first call that failed so; null as long as none has.
 const char* stand_in_failed() { return failed_call; }
 

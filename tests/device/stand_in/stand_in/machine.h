@@ -55,8 +55,8 @@ class CopyToHost {
 };
 void wait_for_copies_to_host();
 
-// Counts a call of the CUDA interface, and throws Refusal for the one of this thread that a test wants to fail.
-// `call`: its name; null is none.
+// Counts a call of the CUDA interface, and throws Refusal for the one of this thread that a test wants to fail, or
+// std::bad_alloc; waits in the one that a test holds. `call`: its name; null is none.
 void note(const char* call);
 
 }  // namespace stand_in
