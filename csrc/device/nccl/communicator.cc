@@ -45,12 +45,15 @@ class Joining {
     } catch (const std::exception& thrown) {
       error = thrown.what();
     }
-    std::unique_ptr<NcclCommunicator> unwanted;  // destroyed without the lock, because that may take a while
-    const std::lock_guard lock(self->mutex_);
-    self->error_ = error;
-    self->over_ = true;
-    if (self->left_) unwanted = std::move(self->joined_);
-    self->changed_.notify_all();
+    std::unique_ptr<NcclCommunicator> unwanted;
+    {
+      const std::lock_guard lock(self->mutex_);
+      self->error_ = error;
+      self->over_ = true;
+      if (self->left_) unwanted = std::move(self->joined_);
+      self->changed_.notify_all();
+    }
+    if (unwanted) unwanted->abort_on(self->means_.with_device);  // without the lock, because that may take a while
   }
 
   // The waiter.
@@ -208,6 +211,14 @@ void NcclCommunicator::abort() {
     lock.try_lock();
   }
   if (const rd_gpu_nccl_comm comm = comm_.exchange(nullptr)) nccl_.comm_abort(comm);
+}
+
+void NcclCommunicator::abort_on(const WithDevice& with_device) noexcept {
+  try {
+    with_device([this] { abort(); });
+  } catch (const std::exception&) {  // the device is broken, which is told where it broke
+    abort();
+  }
 }
 
 void NcclCommunicator::leave() {

@@ -39,6 +39,9 @@ class NcclFailure : public Error {
   const bool late;
 };
 
+// Calls the function with the device as the current one.
+using WithDevice = std::function<void(const std::function<void()>&)>;
+
 // Sends and receives in the order of a stream.
 //
 // NCCL has no timeouts: abort() ends its kernels, and join() stops waiting at a deadline.
@@ -55,8 +58,7 @@ class NcclCommunicator {
     void* stream = nullptr;             // of the device; no work on it may wait for other ranks
     char* memory = nullptr;             // of the device, bytes_to_join(world)
     std::shared_ptr<const void> keeps;  // keeps `memory` alive while NCCL may write to it
-    std::function<void(const std::function<void()>&)>
-        with_device;                    // calls the function with the device as the current one
+    WithDevice with_device;
     std::function<void()> still_there;  // throws when the group has failed
   };
   static int64_t bytes_to_join(int world);
@@ -82,9 +84,11 @@ class NcclCommunicator {
 
   std::string failure();  // NCCL's asynchronous error, or ""; never blocks
 
-  // Ends all messages in flight and refuses later ones; any thread; may wait for the device.
+  // Ends all messages in flight and refuses later ones; may wait for the device. Any thread on which the device is the
+  // current one: NCCL sets the device that it finds again, and would make a context there.
   void abort();
-  void leave();  // when no message is in flight
+  void abort_on(const WithDevice& with_device) noexcept;  // for other threads
+  void leave();                                           // when no message is in flight
 
  private:
   std::string refused(const char* function, int result) const;

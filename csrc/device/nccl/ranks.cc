@@ -272,7 +272,7 @@ std::string NcclRanks::poll() {
   const std::lock_guard lock(mutex_);
   if (!communicator_) return refusal_;
   if (aborted()) {
-    if (!aborting_) ending_ = std::thread([communicator = communicator_.get()] { communicator->abort(); });
+    if (!aborting_) ending_ = std::thread([this, own = communicator_.get()] { own->abort_on(with_device_); });
     aborting_ = true;
     return refusal_;
   }
@@ -331,7 +331,8 @@ NcclRanks::NcclRanks(const Functions& functions, int device, const NcclBootstrap
       rank_(context.rank),
       world_(context.world),
       link_settings_(context.link_settings),
-      layout_(layout_of(context.window_bytes, context.world)) {}
+      layout_(layout_of(context.window_bytes, context.world)),
+      with_device_(context.with_device) {}
 
 std::unique_ptr<NcclRanks> NcclRanks::bootstrap(const Functions& functions, int device,
                                                 const NcclBootstrapContext& context) {

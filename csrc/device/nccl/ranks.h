@@ -32,9 +32,9 @@ struct NcclBootstrapContext {
   void* stream = nullptr;            // of the group; no work on it waits for other ranks
   Deadline deadline = Deadline::never();
   std::function<std::vector<std::string>(const std::string&)> all_gather;  // as in BootstrapContext
-  std::function<void(const std::function<void()>&)> with_device;           // as in NcclCommunicator::Means
-  std::function<void()> still_there;                                       // likewise
-  std::string why_not_on_host;  // why this rank's host cannot share, as far as it knows; or ""
+  WithDevice with_device;
+  std::function<void()> still_there;  // as in NcclCommunicator::Means
+  std::string why_not_on_host;        // why this rank's host cannot share, as far as it knows; or ""
   std::function<BootstrapContext(HostAllGather&)> on_host;  // of the ranks of this host; used during bootstrap()
 };
 
@@ -97,6 +97,7 @@ class NcclRanks final : public DeviceRanks {
   const int device_, rank_, world_;
   plan::LinkSettings link_settings_;  // without hosts when their ranks do not share memory
   const ArenaLayout layout_;          // the stage is scratch of plans, the flags are the words of HostShare
+  const WithDevice with_device_;
   const rd_gpu_nccl_functions* nccl_ = nullptr;
   int version_ = 0, blocks_ = 1;
   std::string why_not_, why_no_hierarchy_;

@@ -4,20 +4,24 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from collections.abc import Iterator
 from datetime import timedelta
+from pathlib import Path
+from typing import Any
 
 import exchanges
 import pytest
 import ringdp
 import torch
 import torch.distributed as dist
-from native import arrive, bits, described
+from native import PATIENCE_S, arrive, bits, described
 from ranks import HERE, World, values_of
-from stand_in import BACKEND
+from stand_in import BACKEND, NCCL_LIBRARY, TYPE, error_of, here
 from test_device_queue import absent, callers_named, check_end_by_death, disagreeing, end, hang
 from test_queued_call import differences
 
+KEPT: dict[str, Any] = {}  # on a rank: between two calls of a test
 APART = {"transport": "tcp", "window_bytes": 1 << 20}  # as on hosts of their own
 DIRECT = {"algorithm": "direct"}
 RING = {"algorithm": "ring"}
@@ -137,6 +141,40 @@ def hanging(run_on_fresh_ranks, stand_in: str, timeout_s: float) -> World:
 
 def test_a_rank_that_dies_is_named_and_lets_the_device_go(run_on_fresh_ranks, stand_in):
     check_end_by_death(hanging(run_on_fresh_ranks, stand_in, 60.0))
+
+
+def hang_on_a_later_device(library: str) -> bool:
+    """On a rank that sets no current device: begins a sum, on a device that is not the first, and rank 1 hangs."""
+    os.environ["STAND_IN_DEVICES"] = str(HERE.size + 1)
+    os.environ["RINGDP_NCCL"] = str(Path(library).with_name(NCCL_LIBRARY))
+    gpu = here(library)
+    group = gpu.new_group(60.0)
+    tensor = torch.ones(1000, device=torch.device(TYPE, HERE.rank + 1))
+    dist.all_reduce(tensor, group=group)
+    if HERE.rank == 1:
+        gpu.functions.stand_in_use_device(HERE.rank + 1)
+        gpu.hold()
+    KEPT.update(groups=[group], work=dist.all_reduce(tensor, group=group, async_op=True))
+    dist.barrier()
+    return "NCCL 2.29.0" in described(group)
+
+
+def contexts_after_the_end(library: str) -> tuple[str, set[int]]:
+    """On rank 0, whose peer has died: the error, and where contexts are once the group is torn down."""
+    error = error_of(lambda: KEPT["work"].wait(timedelta(seconds=PATIENCE_S)))
+    dist.destroy_process_group(KEPT["groups"].pop())
+    time.sleep(1.0)  # on threads of their own NCCL is aborted, and the group torn down
+    return error, here(library).contexts()
+
+
+def test_what_ends_nccl_makes_no_context(run_on_fresh_ranks, stand_in):
+    world = run_on_fresh_ranks(2, **APART)
+    world.join()
+    assert world.run(hang_on_a_later_device, stand_in) == [True, True]
+    world.kill(1)
+    [(error, contexts)] = values_of(world.attempt(contexts_after_the_end, stand_in, ranks=[0]))
+    assert error.startswith("PeerLost: rank 1 (pid ")
+    assert contexts == {1}
 
 
 def test_a_stopped_rank_is_named_in_the_timeout(run_on_fresh_ranks, stand_in):

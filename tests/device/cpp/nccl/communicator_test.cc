@@ -96,10 +96,10 @@ class Communicator : public ::testing::Test {
   }
 
   Functions functions_ = testing::functions_with_nccl();
-  std::function<void(const std::function<void()>&)> with_device_ = [](const std::function<void()>& run) { run(); };
+  WithDevice with_device_ = testing::with_device;
   char memory_[64] = {};
   std::shared_ptr<const void> keeps_;
-  bool gone_ = false;
+  std::atomic<bool> gone_{false};
 };
 
 TEST_F(Communicator, GreetsEverybodyOnce) {
@@ -148,10 +148,35 @@ TEST_F(Communicator, WhoDoesNotComeBackIsLeftBehind) {
 }
 
 TEST_F(Communicator, AGroupThatFailsMeanwhileIsTheReason) {
-  fake_nccl.blocks = gone_ = true;
+  gone_ = true;
+  fake_nccl.blocks = true;
   EXPECT_EQ(why_not_joined(), "PeerLost: rank 1 is gone");
   fake_nccl.unblock();
   wait_for_abort();
+}
+
+// The waiter leaves when the communicator is there and its thread has not come back yet.
+TEST_F(Communicator, WhoLeavesAtTheLastMomentLeavesNothing) {
+  std::atomic<bool> has_left{false};
+  std::atomic<int> uses{0};
+  with_device_ = [&](const std::function<void()>& run) {
+    testing::with_device(run);
+    if (uses++ > 0) return;
+    gone_ = true;
+    while (!has_left) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  };
+  EXPECT_EQ(why_not_joined(), "PeerLost: rank 1 is gone");
+  has_left = true;
+  wait_for_abort();
+  while (uses < 2) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  EXPECT_TRUE(fake_nccl.nothing_is_left());
+  EXPECT_EQ(fake_nccl.ended_elsewhere, 0);
+}
+
+TEST_F(Communicator, ADeviceThatIsBrokenKeepsNobodyFromAborting) {
+  const auto joined = join();
+  joined->abort_on([](const std::function<void()>&) { throw std::runtime_error("the context is gone"); });
+  EXPECT_TRUE(fake_nccl.nothing_is_left());
 }
 
 TEST_F(Communicator, AGroupIsClosedWhateverFailsInIt) {

@@ -25,6 +25,7 @@ struct FakeNccl {
   std::string fails;           // a function's name: id, start, send, recv, end, async, ask
   bool blocks = false;         // neither ncclCommInitRank nor ncclGroupStart comes back
   bool in_progress = false;    // what ncclCommGetAsyncError tells
+  int ended_elsewhere = 0;     // communicators, on threads without their device
   int version = 22907;
 
   void tell(const std::string& what) {
@@ -52,9 +53,18 @@ struct FakeNccl {
 };
 inline FakeNccl fake_nccl;
 
+// Calls it on a thread whose current device is that of the communicator.
+inline thread_local bool has_device = false;
+inline void with_device(const std::function<void()>& run) {
+  has_device = true;
+  run();
+  has_device = false;
+}
+
 inline int end_communicator(rd_gpu_nccl_comm comm, const char* how) {
   const std::lock_guard lock(fake_nccl.mutex);
   fake_nccl.calls.push_back(how);
+  fake_nccl.ended_elsewhere += !has_device;
   return fake_nccl.live.erase(comm) == 1 ? 0 : 4;
 }
 
@@ -121,6 +131,7 @@ inline void reset_nccl() {
   fake_nccl.refuses_rank.clear();
   fake_nccl.fails.clear();
   fake_nccl.blocks = fake_nccl.in_progress = false;
+  fake_nccl.ended_elsewhere = 0;
   fake_nccl.version = 22907;
 }
 
@@ -164,7 +175,7 @@ class Parties {
     around.link_settings = link_settings;
     around.deadline = Deadline::after(std::chrono::seconds(20));
     around.all_gather = [this, rank](const std::string& own) { return table_.all_gather(rank, own); };
-    around.with_device = [](const std::function<void()>& run) { run(); };
+    around.with_device = with_device;
     around.still_there = [] {};
     around.on_host = [this, rank](HostAllGather& gather) { return on_host(rank, gather); };
     around.why_not_on_host = why_not_on_host(rank);

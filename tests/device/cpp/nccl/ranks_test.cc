@@ -174,6 +174,7 @@ TEST_F(NcclRanksTest, GivingUpAbortsOnceAndQueuesNoMoreMessages) {
   met_[0]->poll();
   met_[0]->teardown();
   EXPECT_EQ(fake_nccl.calls, (std::vector<std::string>{"abort"}));
+  EXPECT_EQ(fake_nccl.ended_elsewhere, 0);
 }
 
 TEST_F(NcclRanksTest, PartingInPeaceDestroys) {

@@ -18,6 +18,7 @@
 
 #include "device/runtime/nccl_functions.h"
 #include "nccl/wires.h"
+#include "stand_in/machine.h"
 #include "stand_in/memory.h"
 #include "stand_in/stream.h"
 
@@ -28,10 +29,12 @@ namespace {
 enum Result { kSuccess = 0, kCudaError = 1, kSystemError = 2, kInvalidArgument = 4, kRemoteError = 6 };
 
 struct Communicator {
-  Communicator(const std::string& name, int rank, int world) : wires(name, rank, world), world(world) {}
+  Communicator(const std::string& name, int rank, int world) : wires(name, rank, world), world(world) {
+    stand_in::need_context();
+  }
 
   stand_in::Wires wires;
-  const int world;
+  const int world, device = stand_in::current_device();
   std::atomic<bool> aborted{false};
   std::atomic<int> error{kSuccess};
   std::mutex mutex;  // held while messages move
@@ -78,6 +81,18 @@ Communicators& communicators() {
   return *instance;
 }
 
+// As NCCL does while it ends a communicator: resetting makes a context on the device that was current before, too.
+class OnDeviceOf {
+ public:
+  explicit OnDeviceOf(const Communicator& communicator) { stand_in::set_device(communicator.device); }
+  ~OnDeviceOf() { stand_in::set_device(before_); }
+  OnDeviceOf(const OnDeviceOf&) = delete;
+  OnDeviceOf& operator=(const OnDeviceOf&) = delete;
+
+ private:
+  const int before_ = stand_in::current_device();
+};
+
 struct Group {
   int depth = 0;
   std::shared_ptr<Communicator> communicator;
@@ -120,12 +135,18 @@ int ncclCommInitRank(rd_gpu_nccl_comm* comm, int world, rd_gpu_nccl_id id, int r
   return kSuccess;
 }
 
-int ncclCommDestroy(rd_gpu_nccl_comm comm) { return communicators().take(comm) ? kSuccess : kInvalidArgument; }
+int ncclCommDestroy(rd_gpu_nccl_comm comm) {
+  const auto communicator = communicators().take(comm);
+  if (!communicator) return kInvalidArgument;
+  const OnDeviceOf here(*communicator);
+  return kSuccess;
+}
 
 // Comes back when nothing of it runs any more.
 int ncclCommAbort(rd_gpu_nccl_comm comm) {
   const auto communicator = communicators().take(comm);
   if (!communicator) return kInvalidArgument;
+  const OnDeviceOf here(*communicator);
   communicator->aborted = true;
   const std::lock_guard lock(communicator->mutex);
   return kSuccess;
