@@ -67,6 +67,7 @@ class Work(ctypes.Structure):
         ("blocks", ctypes.c_int32),
         ("steps", ctypes.c_int32),
         ("captured", ctypes.c_int32),
+        ("spans_devices", ctypes.c_int32),
         ("epoch", ctypes.c_void_p),
         ("stream_epoch", ctypes.c_uint64),
         ("deadline_ns", ctypes.c_uint64),

@@ -30,13 +30,6 @@ void count_devices(int* count) {
   set_sentence(std::string("no CUDA device: ") + cudaGetErrorString(result) + " (" + std::to_string(result) + ")");
 }
 
-bool has(CUdevice_attribute what, int device) {
-  int value = 0;
-  const auto ask = driver_function<decltype(&cuDeviceGetAttribute)>("cuDeviceGetAttribute");
-  check("cuDeviceGetAttribute", ask(&value, what, device));
-  return value != 0;
-}
-
 // Drivers before CUDA 12.4 do not know the attribute, nor does their header.
 bool is_shared_by_mps(int device) {
   constexpr auto kMpsEnabled = static_cast<CUdevice_attribute>(133);
@@ -56,7 +49,7 @@ void copy_uuid(int device, unsigned char (&out)[16]) {
 }
 
 bool waits_on_streams(int device) {
-  return driver_has("cuStreamBatchMemOp") && has(CU_DEVICE_ATTRIBUTE_CAN_USE_64_BIT_STREAM_MEM_OPS, device);
+  return driver_has("cuStreamBatchMemOp") && has_attribute(CU_DEVICE_ATTRIBUTE_CAN_USE_64_BIT_STREAM_MEM_OPS, device);
 }
 
 void describe(int device, rd_gpu_device* out) {
@@ -73,7 +66,7 @@ void describe(int device, rd_gpu_device* out) {
   out->major = facts.major;
   out->minor = facts.minor;
   out->waits_on_streams = waits_on_streams(device);
-  out->shares_fds = has(CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED, device);
+  out->shares_fds = has_attribute(CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED, device);
   out->memory_bytes = facts.totalGlobalMem;
 }
 

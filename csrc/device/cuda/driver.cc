@@ -60,6 +60,13 @@ void* driver_entry(const char* name) {
   return entry;
 }
 
+bool has_attribute(CUdevice_attribute what, int device) {
+  int value = 0;
+  const auto ask = driver_function<decltype(&cuDeviceGetAttribute)>("cuDeviceGetAttribute");
+  check("cuDeviceGetAttribute", ask(&value, what, device));
+  return value != 0;
+}
+
 bool driver_has(const char* name) {
   void* entry = nullptr;
   const bool there = find(name, &entry) == cudaSuccess;

@@ -62,6 +62,9 @@ Function driver_function(const char* name) {
 // Whether the driver has the function. Never throws.
 bool driver_has(const char* name);
 
+// Whether an attribute of the device is not 0. Throws Failure for one that the driver does not know.
+bool has_attribute(CUdevice_attribute what, int device);
+
 // Sets the calling thread's current device, and restores its previous context. A thread without one is left without:
 // setting its device instead would make a context there, which takes memory of a device that the process may not use.
 class OnDevice {

@@ -1,4 +1,6 @@
 #include <algorithm>
+#include <map>
+#include <mutex>
 
 #include "device/cuda/driver.h"
 #include "device/cuda/kernel_table.h"
@@ -20,12 +22,51 @@ void refuse_capture(cudaStream_t stream) {
       "capture where every rank has a device of its own: the executor SPIN counts there");
 }
 
+// What orders writes between devices. By itself a wait lets a stream go on that does not see yet what another device
+// had written to its memory before: cuda.h, CU_STREAM_WAIT_VALUE_FLUSH.
+struct Ordering {
+  bool flushes = false;   // after a wait, what other devices have written; few platforms have it, or need it
+  bool barriers = false;  // in batches: drivers of CUDA 11.7 and later
+};
+
+CUstreamBatchMemOpParams barrier_of_all_devices() {
+  CUstreamBatchMemOpParams barrier{};
+  barrier.operation = CU_STREAM_MEM_OP_BARRIER;
+  barrier.memoryBarrier.flags = CU_STREAM_MEMORY_BARRIER_TYPE_SYS;
+  return barrier;
+}
+
+decltype(&cuStreamBatchMemOp) batch_function() {
+  static const auto batch = driver_function<decltype(&cuStreamBatchMemOp)>("cuStreamBatchMemOp");
+  return batch;
+}
+
+// Of the current device; found out once, on one of its streams.
+Ordering ordering_on(cudaStream_t stream) {
+  static std::mutex mutex;
+  static std::map<int, Ordering> known;
+  int device = 0;
+  check("cudaGetDevice", cudaGetDevice(&device));
+  const std::lock_guard lock(mutex);
+  if (const auto found = known.find(device); found != known.end()) return found->second;
+  Ordering ordering;
+  ordering.flushes = has_attribute(CU_DEVICE_ATTRIBUTE_CAN_FLUSH_REMOTE_WRITES, device);
+  CUstreamBatchMemOpParams barrier = barrier_of_all_devices();
+  ordering.barriers = batch_function()(stream, 1, &barrier, 0) == CUDA_SUCCESS;
+  cudaGetLastError();
+  return known[device] = ordering;
+}
+
 // The steps in rows: posts and awaits are one call, in their order; what moves or sums between them is one launch, in
 // which each block runs its share of every step, as with SPIN.
 class StreamRun {
  public:
   StreamRun(const PlanKernel& kernel, const Work& work, DType element, cudaStream_t stream)
-      : kernel_(kernel), work_(work), element_bytes_(size_of(element)), stream_(stream) {
+      : kernel_(kernel),
+        work_(work),
+        element_bytes_(size_of(element)),
+        stream_(stream),
+        ordering_(work.spans_devices ? ordering_on(stream) : Ordering()) {
     static_cast<WorkHead&>(row_) = work;
     const int all = blocks_of_device(kernel.few);
     most_blocks_ = work.blocks > 0 ? std::min<int>(work.blocks, all) : all;
@@ -60,11 +101,20 @@ class StreamRun {
     return blocks_of(bytes / plan::kDevicePackBytes, most_blocks_);
   }
 
+  // One barrier is before the first post: nothing is written between the steps of a row.
   void run_flags(int first, int end) const {
-    static const auto batch = driver_function<decltype(&cuStreamBatchMemOp)>("cuStreamBatchMemOp");
-    CUstreamBatchMemOpParams operations[plan::kMaxDeviceSteps];
-    for (int s = first; s < end; ++s) operations[s - first] = operation(work_.step[s]);
-    check("cuStreamBatchMemOp", batch(stream_, static_cast<unsigned>(end - first), operations, 0));
+    static_assert(plan::kMaxDeviceSteps + 1 < 256, "what a batch may hold");
+    CUstreamBatchMemOpParams operations[plan::kMaxDeviceSteps + 1];
+    unsigned count = 0;
+    bool needs_barrier = ordering_.barriers;
+    for (int s = first; s < end; ++s) {
+      if (needs_barrier && work_.step[s].verb == DeviceVerb::kPost) {
+        operations[count++] = barrier_of_all_devices();
+        needs_barrier = false;
+      }
+      operations[count++] = operation(work_.step[s]);
+    }
+    check("cuStreamBatchMemOp", batch_function()(stream_, count, operations, 0));
   }
 
   CUstreamBatchMemOpParams operation(const DeviceStep& step) const {
@@ -75,7 +125,8 @@ class StreamRun {
     one.operation = posts ? CU_STREAM_MEM_OP_WRITE_VALUE_64 : CU_STREAM_MEM_OP_WAIT_VALUE_64;
     one.waitValue.address = reinterpret_cast<CUdeviceptr>(&flag.value);
     one.waitValue.value64 = stream_value(work_, step);
-    one.waitValue.flags = posts ? unsigned{CU_STREAM_WRITE_VALUE_DEFAULT} : unsigned{CU_STREAM_WAIT_VALUE_GEQ};
+    const unsigned flush = ordering_.flushes ? unsigned{CU_STREAM_WAIT_VALUE_FLUSH} : 0;
+    one.waitValue.flags = posts ? unsigned{CU_STREAM_WRITE_VALUE_DEFAULT} : unsigned{CU_STREAM_WAIT_VALUE_GEQ} | flush;
     return one;
   }
 
@@ -83,6 +134,7 @@ class StreamRun {
   const Work& work_;
   const int64_t element_bytes_;
   const cudaStream_t stream_;
+  const Ordering ordering_;
   int most_blocks_ = 1;
   Work row_;
 };

@@ -55,7 +55,8 @@ struct WorkHead {
   int32_t rank, world;
   int32_t blocks;  // SPIN: the same on all ranks. STREAM: of a row of steps, at most; 0: as many as fit on the device
   int32_t steps;
-  int32_t captured;  // not 0: in a graph, which may be replayed after the group has ended
+  int32_t captured;       // not 0: in a graph, which may be replayed after the group has ended
+  int32_t spans_devices;  // STREAM: not 0: ranks write to the memory of devices that are not theirs
   Epoch* epoch;
   uint64_t
       stream_epoch;  // number of the launch, from 1, counted by the host; the epoch with STREAM, where no kernel counts

@@ -35,6 +35,7 @@ Work work_of(const plan::DevicePlan& plan, const Addresses& addresses, const Lau
   work.epoch = addresses.epoch;
   work.stream_epoch = facts.stream_epoch;
   work.captured = facts.captured ? 1 : 0;
+  work.spans_devices = facts.spans_devices ? 1 : 0;
   work.deadline_ns = facts.deadline_ns;
   work.divisor = facts.divisor;
   for (int rank = 0; rank < plan.world; ++rank) {

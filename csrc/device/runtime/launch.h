@@ -31,6 +31,7 @@ struct LaunchFacts {
   bool captured = false;
   int64_t input_stride = 0;                          // bytes between the inputs of consecutive ranks
   char *own_input = nullptr, *own_output = nullptr;  // this rank's tensors; null: in its window
+  bool spans_devices = false;                        // as in Placement
 };
 
 // The parameters of the fused step of a contiguous part of this rank's shard.

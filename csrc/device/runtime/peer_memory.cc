@@ -151,8 +151,9 @@ std::shared_ptr<const Work> PeerMemory::launch_at(const Addresses& found, const 
                                                   const plan::DeviceChoice& choice, void* stream) {
   const auto plan = plans_.plan_for(choice.algorithm, piece.problem);
   const int blocks = on_streams() ? placement_.blocks : blocks_of(piece.problem, choice.algorithm, placement_.blocks);
-  const LaunchFacts facts = {piece.input_at, piece.output_at, piece.divisor,      piece.deadline_ns, blocks,
-                             launches_ + 1,  piece.captured,  piece.input_stride, piece.own_input,   piece.own_output};
+  const LaunchFacts facts = {piece.input_at,  piece.output_at,  piece.divisor,           piece.deadline_ns,
+                             blocks,          launches_ + 1,    piece.captured,          piece.input_stride,
+                             piece.own_input, piece.own_output, placement_.spans_devices};
   const std::shared_ptr<const Work> work(new Work(work_of(*plan, found, facts)));  // of 13 KB, made in its place
   require(functions_, functions_.run(work.get(), sizeof(Work), static_cast<int>(plan->dtype),
                                      static_cast<int>(plan->op), placement_.executor, stream));

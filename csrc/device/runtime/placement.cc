@@ -60,6 +60,8 @@ Placement on_streams(const std::vector<PeerInfo>& infos, const std::string& reas
   Placement placement;
   placement.executor = RD_GPU_STREAM;
   placement.shares_devices = true;
+  placement.spans_devices =
+      std::any_of(infos.begin(), infos.end(), [&](const PeerInfo& info) { return !same_device(info, infos[0]); });
   placement.blocks = most_blocks;
   placement.why = "STREAM: " + reason + ", so waits are operations of streams";
   if (most_blocks > 0) placement.why += "; kernels of up to " + std::to_string(most_blocks) + " blocks";

@@ -15,6 +15,7 @@ struct Placement {
   int executor = RD_GPU_SPIN;   // or RD_GPU_STREAM
   int blocks = 0;               // at most, of each rank; STREAM: 0: as many as fit on the device
   bool shares_devices = false;  // some ranks have the same device
+  bool spans_devices = false;   // STREAM: some have different devices
   std::string why_not;          // not empty when no executor can run on these ranks
   std::string why;
 };

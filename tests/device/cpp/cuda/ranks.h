@@ -199,6 +199,7 @@ class GpuRank {
     work_.blocks = case_.blocks;
     work_.steps = static_cast<int32_t>(plan_.steps.size());
     work_.epoch = reinterpret_cast<Epoch*>(base_ + layout_.epoch);
+    work_.spans_devices = case_.executor == RD_GPU_STREAM && case_.world > 1 && !case_.one_device;
     work_.deadline_ns = case_.deadline_ns;
     work_.divisor = divisor();
     work_.pushed_bytes = plan_.pushed_bytes;

@@ -176,6 +176,50 @@ TEST(StreamExecutor, WhoIsWaitedForIsSeenAndReleased) {
   EXPECT_EQ(run_threads(next), std::vector<std::string>(2));
 }
 
+struct Orderings {
+  int64_t barriers = count("CU_STREAM_MEM_OP_BARRIER"), flushes = count("CU_STREAM_WAIT_VALUE_FLUSH");
+
+ private:
+  static int64_t count(const char* what) { return control<int64_t(const char*)>("stand_in_calls")(what); }
+};
+
+// A row of posts and awaits has a barrier, and every wait a flush.
+TEST(StreamExecutor, OnlyBetweenDevicesWritesAreOrdered) {
+  RankCase one;
+  one.executor = RD_GPU_STREAM;
+  one.one_device = true;
+  const Orderings before;
+  EXPECT_EQ(run_threads(one), nothing(one.world));
+  const Orderings on_one;
+  EXPECT_EQ(on_one.barriers, before.barriers);
+  EXPECT_EQ(on_one.flushes, before.flushes);
+  one.one_device = false;
+  EXPECT_EQ(run_threads(one), nothing(one.world));
+  const Orderings on_two;
+  EXPECT_GE(on_two.barriers - on_one.barriers, one.world * one.launches);
+  EXPECT_GE(on_two.flushes - on_one.flushes, one.world * one.launches);
+}
+
+TEST(StreamExecutor, WhatDriverAndDeviceLackIsNotAskedOfThem) {
+  constexpr char kLacks[] = "STAND_IN_LACKS";
+  if (const auto birth = birth_of_this_process()) {
+    ProcessExchange exchange(*birth);
+    StreamFlags flags(birth->flags);
+    GpuRank rank(birth->one, birth->rank, exchange, flags);
+    EXPECT_EQ(rank.run(), "");
+    const Orderings used;
+    EXPECT_EQ(used.barriers, 0);
+    EXPECT_EQ(used.flushes, 0);
+    return;
+  }
+  RankCase one;
+  one.executor = RD_GPU_STREAM;
+  setenv(kLacks, "flush,barriers", 1);
+  Processes both(one, "StreamExecutor.WhatDriverAndDeviceLackIsNotAskedOfThem");
+  unsetenv(kLacks);
+  EXPECT_EQ(both.statuses(), std::vector<int>(2));
+}
+
 TEST(StreamExecutor, ACaptureIsRefused) {
   RankCase one;
   one.world = 1;

@@ -48,7 +48,9 @@ plan::DevicePlan plan_of(plan::Collective what) {
 TEST(Launch, EveryAddressIsWhereItBelongs) {
   const auto memory = std::make_unique<TwoRanks>();
   const plan::DevicePlan plan = plan_of(plan::Collective::kAllGather);
-  const Work work = work_of(plan, memory->addresses(), {16, 512, 3.0, 1000, 5, 9, true});
+  LaunchFacts facts = {16, 512, 3.0, 1000, 5, 9, true};
+  facts.spans_devices = true;
+  const Work work = work_of(plan, memory->addresses(), facts);
   check_work(work, plan.dtype);
   check_stream_work(work);
   EXPECT_EQ(work.rank, 1);
@@ -56,6 +58,7 @@ TEST(Launch, EveryAddressIsWhereItBelongs) {
   EXPECT_EQ(work.blocks, 5);
   EXPECT_EQ(work.stream_epoch, 9u);
   EXPECT_EQ(work.captured, 1);
+  EXPECT_EQ(work.spans_devices, 1);
   EXPECT_EQ(work.deadline_ns, 1000u);
   EXPECT_EQ(work.divisor, 3.0);
   ASSERT_EQ(work.steps, static_cast<int>(plan.steps.size()));

@@ -126,6 +126,8 @@ TEST(GpuPlacement, ProcessesOnOneDeviceMeanStream) {
   EXPECT_EQ(placement.executor, RD_GPU_STREAM);
   EXPECT_EQ(placement.why_not, "");
   EXPECT_NE(placement.why.find("ranks 0 and 2 are processes that share a device"), std::string::npos) << placement.why;
+  EXPECT_TRUE(placement.spans_devices);
+  EXPECT_FALSE(place({rank_on(1, 10), rank_on(1, 11)}).spans_devices);
 }
 
 // What the first process of a new PID namespace says of its device; "" where this user may not make one.

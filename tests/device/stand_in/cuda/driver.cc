@@ -40,7 +40,7 @@ const Entry kEntries[] = {
     entry("cuMemSetAccess", cuMemSetAccess),
 };
 
-constexpr unsigned kMostInBatch = 256;
+constexpr unsigned kMostInBatch = 255;
 
 CUresult result_of(cudaError_t error) { return static_cast<CUresult>(error); }
 
@@ -70,6 +70,8 @@ CUresult cuGetErrorString(CUresult result, const char** text) {
 CUresult cuDeviceGetAttribute(int* value, CUdevice_attribute attribute, int) {
   return result_of(answered([&] {
     switch (attribute) {
+      case CU_DEVICE_ATTRIBUTE_CAN_FLUSH_REMOTE_WRITES:
+        return void(*value = machine().flush);
       case CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED:
         return void(*value = machine().fd);
       case CU_DEVICE_ATTRIBUTE_CAN_USE_64_BIT_STREAM_MEM_OPS:
@@ -125,14 +127,23 @@ CUresult cuStreamWriteValue64(CUstream stream, CUdeviceptr word, uint64_t value,
   }));
 }
 
-CUresult cuStreamBatchMemOp(CUstream stream, unsigned count, CUstreamBatchMemOpParams* operations, unsigned flags) {
+CUresult cuStreamBatchMemOp(CUstream stream, unsigned all, CUstreamBatchMemOpParams* operations, unsigned flags) {
   return result_of(answered([&] {
     if (!machine().stream_waits) throw Refusal(cudaErrorNotSupported, "STAND_IN_LACKS has stream_waits");
-    if (count > kMostInBatch || flags != 0) throw Refusal(cudaErrorInvalidValue, "a batch that is none");
-    for (unsigned i = 0; i < count; ++i) {
+    if (all > kMostInBatch || flags != 0) throw Refusal(cudaErrorInvalidValue, "a batch that is none");
+    for (unsigned i = 0; i < all; ++i) {
       const auto& one = operations[i].waitValue;
+      if (one.operation == CU_STREAM_MEM_OP_BARRIER) {
+        if (!machine().barriers) throw Refusal(cudaErrorInvalidValue, "STAND_IN_LACKS has barriers");
+        count("CU_STREAM_MEM_OP_BARRIER");
+        continue;
+      }
       auto* const word = word_at<uint64_t>(one.address);
       if (one.operation == CU_STREAM_MEM_OP_WAIT_VALUE_64) {
+        if ((one.flags & CU_STREAM_WAIT_VALUE_FLUSH) != 0) {
+          if (!machine().flush) throw Refusal(cudaErrorNotSupported, "STAND_IN_LACKS has flush");
+          count("CU_STREAM_WAIT_VALUE_FLUSH");
+        }
         wait_value(known(stream), word, one.value64);
       } else if (one.operation == CU_STREAM_MEM_OP_WRITE_VALUE_64) {
         write_value(known(stream), word, one.value64);

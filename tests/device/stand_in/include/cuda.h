@@ -17,14 +17,20 @@ enum CUresult {
   CUDA_ERROR_NOT_SUPPORTED = 801,
 };
 enum CUdevice_attribute {
+  CU_DEVICE_ATTRIBUTE_CAN_FLUSH_REMOTE_WRITES = 98,
   CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED = 103,
   CU_DEVICE_ATTRIBUTE_CAN_USE_64_BIT_STREAM_MEM_OPS = 122,
   CU_DEVICE_ATTRIBUTE_MPS_ENABLED = 133,
 };
 typedef cudaUUID_t CUuuid;
 enum CUpointer_attribute { CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE = 10 };
-enum { CU_STREAM_WAIT_VALUE_GEQ = 0, CU_STREAM_WRITE_VALUE_DEFAULT = 0 };
-enum CUstreamBatchMemOpType { CU_STREAM_MEM_OP_WAIT_VALUE_64 = 4, CU_STREAM_MEM_OP_WRITE_VALUE_64 = 5 };
+enum { CU_STREAM_WAIT_VALUE_GEQ = 0, CU_STREAM_WAIT_VALUE_FLUSH = 1 << 30, CU_STREAM_WRITE_VALUE_DEFAULT = 0 };
+enum CUstreamBatchMemOpType {
+  CU_STREAM_MEM_OP_WAIT_VALUE_64 = 4,
+  CU_STREAM_MEM_OP_WRITE_VALUE_64 = 5,
+  CU_STREAM_MEM_OP_BARRIER = 6,
+};
+enum { CU_STREAM_MEMORY_BARRIER_TYPE_SYS = 0 };
 union CUstreamBatchMemOpParams {
   CUstreamBatchMemOpType operation;
   struct {
@@ -34,6 +40,10 @@ union CUstreamBatchMemOpParams {
     unsigned flags;
     CUdeviceptr alias;
   } waitValue, writeValue;
+  struct {
+    CUstreamBatchMemOpType operation;
+    unsigned flags;
+  } memoryBarrier;
   uint64_t pad[6];
 };
 enum CUmemAllocationType { CU_MEM_ALLOCATION_TYPE_PINNED = 1 };

@@ -53,15 +53,18 @@ Machine by_environment() {
     const std::map<std::string, bool*> known = {{"ipc", &machine.ipc},
                                                 {"fd", &machine.fd},
                                                 {"stream_waits", &machine.stream_waits},
+                                                {"flush", &machine.flush},
+                                                {"barriers", &machine.barriers},
                                                 {"peers", &machine.peers},
                                                 {"peer_writes", &machine.peer_writes},
                                                 {"peer_copies", &machine.peer_copies}};
     const auto found = known.find(what);
     if (found == known.end()) {
-      throw Refusal(cudaErrorInvalidValue,
-                    "invalid value '" + what +
-                        "' for STAND_IN_LACKS (expected one of: ipc, fd, stream_waits, peers, peer_writes, "
-                        "peer_copies)");
+      throw Refusal(
+          cudaErrorInvalidValue,
+          "invalid value '" + what +
+              "' for STAND_IN_LACKS (expected one of: ipc, fd, stream_waits, flush, barriers, peers, peer_writes, "
+              "peer_copies)");
     }
     *found->second = false;
   }
@@ -134,6 +137,11 @@ Counted& counted() {
 }
 }  // namespace
 
+void count(const char* what) {
+  const std::lock_guard lock(counted().mutex);
+  ++counted().calls[what];
+}
+
 void note(const char* call) {
   if (call == nullptr) return;
   {
@@ -172,7 +180,8 @@ size_t stand_in_streams() { return created_streams(); }
 size_t stand_in_copied_bytes() { return copied_bytes(); }
 size_t stand_in_launched_blocks() { return launched_blocks(); }
 size_t stand_in_launched_arguments() { return launched_arguments(); }
-// How often this process has called that function of CUDA; launches of kernels are "launch_on_host_threads".
+// How often this process has called that function of CUDA, or used that operation of a batch; launches of kernels are
+// "launch_on_host_threads".
 int64_t stand_in_calls(const char* name) {
   const std::lock_guard lock(counted().mutex);
   const auto found = counted().calls.find(std::string_view(name));

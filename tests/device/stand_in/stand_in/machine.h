@@ -17,9 +17,10 @@ class Refusal : public std::runtime_error {
 // The devices there are, by the environment, read once:
 //   STAND_IN_DEVICES=2          how many; the same number is the same device in every process of the machine
 //   STAND_IN_MULTIPROCESSORS=4  blocks that a device holds at once, of all kernels of a process
-//   STAND_IN_LACKS=ipc,fd,stream_waits,peers,peer_writes,peer_copies   what they cannot do: legacy IPC, sharing by
-//                               descriptor, 64-bit stream waits, reaching the memory of another device, copying to that
-//                               of another process, where what is written is lost; ending a copy to or from there
+//   STAND_IN_LACKS=ipc,fd,stream_waits,flush,barriers,peers,peer_writes,peer_copies   what they cannot do: legacy IPC,
+//                               sharing by descriptor, 64-bit stream waits, a flush behind these, barriers between
+//                               them, reaching the memory of another device, copying to that of another process, where
+//                               what is written is lost; ending a copy to or from there
 //   CUDA_DEVICE_MAX_CONNECTIONS=8   hardware queues of a device, which its streams share; unset: one each
 //   STAND_IN_IS=mig             or mps: the devices are instances of one GPU; processes share them through MPS
 // Every process has all of a device's multiprocessors: contexts of processes are time slices, here the host's.
@@ -29,7 +30,8 @@ constexpr int kThreadsOfBlock = 2;  // host threads, however many a launch asks 
 
 struct Machine {
   int devices = 2, multiprocessors = 4, connections = 0;
-  bool ipc = true, fd = true, stream_waits = true, peers = true, peer_writes = true, peer_copies = true;
+  bool ipc = true, fd = true, stream_waits = true, flush = true, barriers = true, peers = true, peer_writes = true,
+       peer_copies = true;
   std::string is;  // "", mig, mps
 };
 const Machine& machine();  // throws Refusal for a value that is none
@@ -58,5 +60,6 @@ void wait_for_copies_to_host();
 // Counts a call of the CUDA interface, and throws Refusal for the one of this thread that a test wants to fail, or
 // std::bad_alloc; waits in the one that a test holds. `call`: its name; null is none.
 void note(const char* call);
+void count(const char* what);  // only
 
 }  // namespace stand_in
