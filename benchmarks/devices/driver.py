@@ -17,7 +17,7 @@ VERSION = 12000  # of the interface: names stand for what they stood for then
 NOT_READY = 600
 NON_BLOCKING, MAPPED = 1, 2  # of streams, and of registered host memory
 GEQ, DEFAULT = 0, 0  # of waits, and of writes
-WAIT, WRITE = 4, 5  # of 64-bit words, in a batch
+WAIT, WRITE, BARRIER = 4, 5, 6  # of 64-bit words, in a batch; and of memory, of all devices
 ATTRIBUTES = {
     "multiprocessors": 16,
     "compute mode": 20,
@@ -25,6 +25,7 @@ ATTRIBUTES = {
     "capability, minor": 76,
     "host native atomics": 86,
     "compute preemption": 90,
+    "flush of remote writes": 98,
     "host pointer for registered memory": 91,
     "host register": 99,
     "virtual memory": 102,
@@ -108,6 +109,7 @@ _ARGUMENTS = {
     "cuMemcpyDtoDAsync": [_u64, _u64, _size, _pointer],
     "cuMemsetD32Async": [_u64, _uint, _size, _pointer],
     "cuStreamCreateWithPriority": [_pointer, _uint, _int],
+    "cuStreamDestroy": [_pointer],
     "cuStreamQuery": [_pointer],
     "cuStreamWaitEvent": [_pointer, _pointer, _uint],
     "cuStreamWaitValue64": [_pointer, _u64, _u64, _uint],
@@ -246,7 +248,9 @@ class Driver:
         self.call("cuStreamWriteValue64", stream, address, value, DEFAULT)
 
     def batch(self, stream: int, operations: Sequence[tuple[int, int]], value: int) -> None:
-        """The stream waits for, or writes, this value of 64-bit words, in their order: (WAIT or WRITE, address)."""
+        """The stream waits for, or writes, this value of 64-bit words, in their order: (WAIT or WRITE, address), or
+        (BARRIER, 0).
+        """
         array = (StreamOperation * len(operations))()
         for one, (operation, address) in zip(array, operations, strict=True):
             one.operation, one.address, one.value = operation, address, value

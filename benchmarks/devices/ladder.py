@@ -17,53 +17,12 @@ from statistics import median
 from typing import Any
 
 from devices.driver import Driver
+from devices.kernels import ARGUMENT_BYTES, Kernels
 from devices.probe import PAGE, STEP_S, Probes, main, pages
 
 REPEATS = 20
-ARGUMENT_BYTES = (256, 4096, 12800)  # the last: a plan of 192 steps (csrc/device/kernel/work.h)
+HIGHEST = -5  # of the priorities of streams
 DEADLINE_NS = 1_000_000_000  # of a kernel that waits
-
-# Kernel parameters of more than 4 KiB need PTX 8.1.
-_NOTHING = "\n".join(
-    f".visible .entry nothing_{size}(.param .align 8 .b8 argument[{size}]) {{ ret; }}" for size in ARGUMENT_BYTES
-)
-PTX = f"""
-.version 8.1
-.target sm_80
-.address_size 64
-{_NOTHING}
-
-.visible .entry ping(.param .u64 mine_, .param .u64 theirs_, .param .u64 rounds_, .param .u64 first_,
-                     .param .u64 deadline_)
-{{
-  .reg .pred %p<4>;
-  .reg .u64 %mine, %theirs, %rounds, %first, %end, %now, %turn, %seen;
-  ld.param.u64 %mine, [mine_];
-  ld.param.u64 %theirs, [theirs_];
-  ld.param.u64 %rounds, [rounds_];
-  ld.param.u64 %first, [first_];
-  ld.param.u64 %end, [deadline_];
-  mov.u64 %now, %globaltimer;
-  add.u64 %end, %end, %now;
-  setp.ne.u64 %p0, %first, 0;
-  mov.u64 %turn, 0;
-next:
-  add.u64 %turn, %turn, 1;
-  @%p0 st.release.sys.u64 [%theirs], %turn;
-wait:
-  mov.u64 %now, %globaltimer;
-  setp.gt.u64 %p1, %now, %end;
-  @%p1 bra done;
-  ld.acquire.sys.u64 %seen, [%mine];
-  setp.lt.u64 %p2, %seen, %turn;
-  @%p2 bra wait;
-  @!%p0 st.release.sys.u64 [%theirs], %turn;
-  setp.lt.u64 %p3, %turn, %rounds;
-  @%p3 bra next;
-done:
-  ret;
-}}
-"""
 
 
 def medians(call: Callable[[], None], streams: list[int], cuda: Driver, calls: int) -> float:
@@ -117,21 +76,15 @@ def wakes() -> dict[str, Any]:
     return {"us": round(1e6 * median(took), 2)}
 
 
-def launch(cuda: Driver, function: int, stream: int, *arguments: ctypes.c_uint64 | ctypes.Array) -> None:
-    """A kernel of one thread."""
-    parameters = (ctypes.c_void_p * len(arguments))(*map(ctypes.addressof, arguments))
-    cuda.call("cuLaunchKernel", function, 1, 1, 1, 1, 1, 1, 0, stream, parameters, None)
-
-
 def empty_kernels() -> dict[str, Any]:
     """Launches of a kernel that does nothing, by the size of its arguments."""
     cuda = Driver()
-    module, stream = cuda.made("cuModuleLoadData", PTX.encode()), cuda.stream()
+    kernels, stream = Kernels(cuda), cuda.stream()
     facts = {}
     for size in ARGUMENT_BYTES:
-        function = cuda.made("cuModuleGetFunction", module, f"nothing_{size}".encode())
+        name = f"nothing_{size}"
         argument = (ctypes.c_ubyte * size)()
-        took = medians(lambda f=function, a=argument: launch(cuda, f, stream, a), [stream], cuda, 200)
+        took = medians(lambda n=name, a=argument: kernels.launch(n, stream, a), [stream], cuda, 200)
         facts[f"us with {size} bytes"] = took
     return facts
 
@@ -139,8 +92,7 @@ def empty_kernels() -> dict[str, Any]:
 def kernels_that_wait() -> dict[str, Any]:
     """Two kernels of one process that let each other go by flags in the device's memory (SPIN)."""
     cuda, rounds = Driver(), 1000
-    module = cuda.made("cuModuleLoadData", PTX.encode())
-    function = cuda.made("cuModuleGetFunction", module, b"ping")
+    kernels = Kernels(cuda)
     streams, flags = [cuda.stream(), cuda.stream()], cuda.alloc(4096)
     took = []
     for _ in range(5):
@@ -149,8 +101,7 @@ def kernels_that_wait() -> dict[str, Any]:
         begin = time.monotonic()
         for rank, stream in enumerate(streams):
             mine, theirs = flags + 2048 * rank, flags + 2048 * (1 - rank)
-            values = (mine, theirs, rounds, int(rank == 0), DEADLINE_NS)
-            launch(cuda, function, stream, *map(ctypes.c_uint64, values))
+            kernels.launch("ping", stream, mine, theirs, rounds, int(rank == 0), DEADLINE_NS)
         if not all(cuda.finish(stream, STEP_S) for stream in streams):
             raise RuntimeError("two kernels that wait for each other do not end")
         took.append(time.monotonic() - begin)
@@ -177,7 +128,29 @@ def streams_that_wait() -> dict[str, Any]:
     return {"us per round trip": took}
 
 
+def makings() -> dict[str, Any]:
+    """Making and destroying a stream, and an event that is recorded: the first of a process, and later ones."""
+    cuda = Driver()
+    took: dict[str, list[float]] = {}
+
+    def timed(what: str, call: Callable[[], int | None]) -> int | None:
+        begin = time.monotonic()
+        made = call()
+        took.setdefault(what, []).append(time.monotonic() - begin)
+        return made
+
+    for _ in range(REPEATS):
+        stream = timed("stream create", lambda: cuda.stream(HIGHEST))
+        event = timed("event create", lambda: cuda.made("cuEventCreate", 2))
+        timed("event record", lambda s=stream, e=event: cuda.call("cuEventRecord", e, s))
+        timed("event destroy", lambda e=event: cuda.call("cuEventDestroy", e))
+        timed("stream destroy", lambda s=stream: cuda.call("cuStreamDestroy", s))
+    facts = {f"us of the first {what}": round(1e6 * times[0], 2) for what, times in took.items()}
+    return facts | {f"us of a later {what}": round(1e6 * median(times[1:]), 2) for what, times in took.items()}
+
+
 RUNGS: Probes = {
+    "streams and events, made and destroyed": (makings, {}),
     "event, record and wait": (events, {}),
     "copy of 4 KiB on the device": (copies, {}),
     "wake of a stream by the host": (wakes, {}),

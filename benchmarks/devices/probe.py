@@ -26,8 +26,9 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from devices.driver import ATTRIBUTES, WAIT, WRITE, Driver, DriverError, IpcHandle
+from devices.driver import ATTRIBUTES, BARRIER, WAIT, WRITE, Driver, DriverError, IpcHandle
 from devices.findings import DIED, FAILED, HUNG, Finding, NotHere, finding, record
+from devices.kernels import Kernels
 
 DEADLINE_S = 10.0  # of one probe
 STEP_S = 3.0  # of what a stream is to do
@@ -313,6 +314,69 @@ def waits_between_processes(play: Play = one_call_each) -> dict[str, Any]:
     return {"us per round trip": round(1e6 * took / ROUND_TRIPS, 1)}
 
 
+DATA_WORDS = 64 << 10  # that go with every turn, each way
+GRID = {"blocks": 24, "threads": 512}  # of the kernels that write and check them
+
+
+def data_behind_batches() -> dict[str, Any]:
+    """Data that a kernel writes to memory of another process before it posts, and a kernel checks there after its wait:
+    as ranks that share a device exchange it, by batches of waits and writes.
+    """
+    mapping, address = pages()
+    half = 4 * DATA_WORDS
+
+    def run(cuda: Driver, data: int, first: bool) -> tuple[int, float]:
+        kernels, place, stream, errors = Kernels(cuda), cuda.register(address, PAGE), cuda.stream(), cuda.alloc(4)
+        begin, answer = ([place + 128 * (PEERS * k + n) for n in range(PEERS)] for k in range(2))
+        (mine, theirs), (read, written) = ((begin, answer), (0, half)) if first else ((answer, begin), (half, 0))
+        waits, writes = [(WAIT, word) for word in mine], [(WRITE, word) for word in theirs]
+        cuda.fill(errors, 0, 1, stream)
+        start = time.monotonic()
+        for turn in range(1, ROUND_TRIPS + 1):
+            value = turn if first else turn | 1 << 16
+            for post in (first, not first):
+                if post:
+                    kernels.launch("put", stream, data + written, DATA_WORDS, value, **GRID)
+                    cuda.batch(stream, writes, turn)
+                else:
+                    cuda.batch(stream, waits, turn)
+                    kernels.launch("check", stream, data + read, DATA_WORDS, value ^ 1 << 16, errors, **GRID)
+        if not cuda.finish(stream, 2 * STEP_S):
+            raise RuntimeError(f"{ROUND_TRIPS} round trips are not done in {2 * STEP_S:g} s")
+        return cuda.word(errors), time.monotonic() - start
+
+    def other(link: Link) -> None:
+        cuda = Driver()
+        handle = cuda.create(BYTES)
+        fd = ctypes.c_int(-1)
+        memory = cuda.map(handle, BYTES)
+        cuda.call("cuMemExportToShareableHandle", ctypes.byref(fd), handle, 1, 0)
+        link.send("a descriptor", fd.value)
+        link.send(run(cuda, memory, first=False)[0])
+        link.receive()
+
+    with beside(other) as (link, _):
+        cuda = Driver()
+        if not cuda.attribute("64-bit stream memory operations"):
+            raise NotHere("the device has no 64-bit stream memory operations")
+        try:
+            data = import_descriptor(cuda, link)
+        except (DriverError, RuntimeError) as error:
+            raise NotHere(f"refused: {error}") from None
+        wrong, took = run(cuda, data, first=True)
+        wrong += link.receive()[0]
+        link.send("done")
+        facts = {"us per round trip": round(1e6 * took / ROUND_TRIPS, 1), "a barrier in a batch": "taken"}
+        try:
+            cuda.batch(cuda.stream(), [(BARRIER, 0)], 0)
+        except DriverError as error:
+            facts["a barrier in a batch"] = str(error)
+    mapping.flush()  # it has lived until here
+    if wrong:
+        raise RuntimeError(f"{wrong} words were others after the wait than had been written before the post")
+    return facts
+
+
 # torch makes the streams of its pools in this order (c10/cuda/CUDAStream.cpp, initDeviceStreamState).
 PER_POOL, PRIORITIES = 32, (0, -1, -2, -3)
 ALIAS_S = 0.5  # a stream that has not written one word by then waits for another
@@ -436,6 +500,7 @@ PROBES: Probes = {
     "registered memfd": (registered, {}),
     "waits between processes": (waits_between_processes, {}),
     "batches of waits between processes": (lambda: waits_between_processes(one_call_a_turn), {}),
+    "data behind batches of waits": (data_behind_batches, {}),
     "calls beside a copy to pageable memory": (beside_a_copy, {}),
     "streams that alias, 32 connections": (aliases, {"CUDA_DEVICE_MAX_CONNECTIONS": "32"}),
     "streams that alias, 8 connections": (aliases, {"CUDA_DEVICE_MAX_CONNECTIONS": "8"}),

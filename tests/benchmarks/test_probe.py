@@ -55,6 +55,7 @@ def test_every_probe_has_an_answer(findings_of):
     assert {what for name, what in beside.items() if name not in waiting} == {"goes on"}
     assert found["registered memfd"].facts == {"address on the device is the host's": False}
     assert found["batches of waits between processes"].facts["us per round trip"] > 0
+    assert found["data behind batches of waits"].facts["a barrier in a batch"] == "taken"
 
 
 @pytest.mark.long
@@ -71,6 +72,7 @@ def test_every_rung_has_a_figure(findings_of):
         ("ipc", "share legacy IPC", "cuIpcGetMemHandle"),
         ("fd", "share descriptors", "cuMemCreate: operation not supported"),
         ("fd", "killed exporter, descriptors", "cuMemCreate: operation not supported"),
+        ("fd", "data behind batches of waits", "cuMemCreate: operation not supported"),
     ],
 )
 def test_what_a_device_lacks_is_a_skip_with_the_drivers_word(findings_of, lacks, name, said):
@@ -95,7 +97,7 @@ def test_kernels_that_are_not_on_the_device_at_once_are_told(findings_of):
 PLANTED = """
 import ctypes, os, sys, time
 from devices import probe
-from devices.driver import WRITE, Driver
+from devices.driver import BARRIER, WRITE, Driver
 
 def alias():
     made = Driver.stream
@@ -122,7 +124,15 @@ def short_batch():
     Driver.batch = without_a_write
     return probe.waits_between_processes(probe.one_call_a_turn)
 
-calls = {"alias": alias, "wrong word": wrong_word, "lost write": lost_write, "short batch": short_batch}
+def early_wait():
+    batch = Driver.batch
+    def without_waits(self, stream, operations, value):
+        batch(self, stream, [one for one in operations if one[0] == WRITE] or [(BARRIER, 0)], value)
+    Driver.batch = without_waits
+    return probe.data_behind_batches()
+
+calls = {"alias": alias, "wrong word": wrong_word, "lost write": lost_write}
+calls |= {"short batch": short_batch, "early wait": early_wait}
 calls |= {"stuck": lambda: time.sleep(60), "crash": lambda: ctypes.string_at(0), "exit": lambda: os._exit(3)}
 sys.exit(probe.main("planted", {name: (call, {}) for name, call in calls.items()}, float(os.environ["DEADLINE_S"])))
 """
@@ -133,10 +143,12 @@ def test_faults_are_found_and_probes_that_hang_or_crash_cost_no_other(findings_o
     found = findings_of("planted", "stuck", "crash", "exit", DEADLINE_S="5")
     assert verdicts(found) == {"stuck": HUNG, "crash": DIED, "exit": FAILED}
     assert found["stuck"].text == "no answer in 5 s" and found["exit"].text == "ended with status 3"
-    found = findings_of("planted", "wrong word", "lost write", "short batch", "alias", DEADLINE_S="20")
+    names = ("wrong word", "lost write", "short batch", "early wait", "alias")
+    found = findings_of("planted", *names, DEADLINE_S="20")
     assert "77, and 76 is read" in found["wrong word"].text
     for name in ("lost write", "short batch"):
         assert found[name].verdict == FAILED and "round trips are not done" in found[name].text
+    assert "words were others after the wait" in found["early wait"].text
     # torch's order is 4 priorities in turn, so every 32nd stream is every 8th of a priority.
     assert found["alias"].facts["wait behind -1/0 (priority/number)"] == "-1/8, -1/16, -1/24"
 

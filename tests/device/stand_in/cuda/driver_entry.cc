@@ -4,6 +4,7 @@
 
 #include <chrono>
 #include <cstring>
+#include <functional>
 #include <memory>
 #include <mutex>
 
@@ -95,6 +96,7 @@ int device_pointer(CUdeviceptr* address, void* memory, unsigned flags) {
 int make_stream(CUstream* stream, unsigned flags, int) {
   return static_cast<int>(cudaStreamCreateWithFlags(stream, flags));
 }
+int end_stream(CUstream stream) { return static_cast<int>(cudaStreamDestroy(stream)); }
 constexpr int kNotReady = 600;
 
 int query_stream(CUstream stream) {
@@ -126,8 +128,8 @@ int wait_event(CUstream stream, Event* event, unsigned) {
   return told([&] { event->block(known(stream)); });
 }
 
-// Kernels of a module in PTX, by their names: what benchmarks/devices/ladder.py launches.
-enum class Known : intptr_t { kNothing = 1, kPing = 2 };
+// Kernels of a module in PTX, by their names: those of benchmarks/devices/kernels.py.
+enum class Known : intptr_t { kNothing = 1, kPing, kPut, kCheck };
 
 int load_module(void** module, const char*) {
   return told([&] { *module = reinterpret_cast<void*>(1); });
@@ -138,6 +140,10 @@ int get_function(Known* function, void*, const char* name) {
       *function = Known::kNothing;
     } else if (std::strcmp(name, "ping") == 0) {
       *function = Known::kPing;
+    } else if (std::strcmp(name, "put") == 0) {
+      *function = Known::kPut;
+    } else if (std::strcmp(name, "check") == 0) {
+      *function = Known::kCheck;
     } else {
       throw Refusal(cudaErrorSymbolNotFound, "no such kernel");
     }
@@ -156,17 +162,39 @@ void ping(const Ping& game) {
     if (game.first == 0) Primitives::store_release(game.theirs, turn);
   }
 }
+struct Pass {
+  uint32_t* memory;
+  uint64_t words, value;
+  uint32_t* errors;  // of kCheck
+};
+void run_pass(Known function, const Pass& pass) {
+  touch(pass.memory, 4 * pass.words);
+  for (uint64_t i = 0; i < pass.words; ++i) {
+    if (function == Known::kPut) {
+      __atomic_store_n(pass.memory + i, static_cast<uint32_t>(pass.value), __ATOMIC_RELAXED);
+    } else if (__atomic_load_n(pass.memory + i, __ATOMIC_RELAXED) != static_cast<uint32_t>(pass.value)) {
+      __atomic_fetch_add(pass.errors, 1u, __ATOMIC_RELAXED);
+    }
+  }
+}
 int launch_kernel(Known function, unsigned blocks, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned,
                   CUstream stream, void** parameters, void**) {
   return told([&] {
-    Ping game{};
+    const auto number = [&](int k) { return *static_cast<uint64_t*>(parameters[k]); };
+    std::function<void()> body = [] {};
     if (function == Known::kPing) {
-      game = {*static_cast<uint64_t**>(parameters[0]), *static_cast<uint64_t**>(parameters[1]),
-              *static_cast<uint64_t*>(parameters[2]), *static_cast<uint64_t*>(parameters[3]),
-              *static_cast<uint64_t*>(parameters[4])};
+      const Ping game = {reinterpret_cast<uint64_t*>(number(0)), reinterpret_cast<uint64_t*>(number(1)), number(2),
+                         number(3), number(4)};
+      body = [game] { ping(game); };
+    } else if (function != Known::kNothing) {
+      const Pass pass = {reinterpret_cast<uint32_t*>(number(0)), number(1), number(2),
+                         function == Known::kCheck ? reinterpret_cast<uint32_t*>(number(3)) : nullptr};
+      body = [function, pass] { run_pass(function, pass); };
     }
-    launch(known(stream), static_cast<int>(blocks), sizeof game, [function, game] {
-      if (function == Known::kPing && ringdp::gpu::testing::this_thread->thread == 0) ping(game);
+    // One thread does all of it, so one block is enough.
+    const int placed = function == Known::kNothing ? static_cast<int>(blocks) : 1;
+    launch(known(stream), placed, sizeof(Pass), [body] {
+      if (ringdp::gpu::testing::this_thread->thread == 0) body();
     });
   });
 }
@@ -189,6 +217,7 @@ const Entry kEntries[] = {
     entry("cuMemHostRegister", register_pages),
     entry("cuMemHostGetDevicePointer", device_pointer),
     entry("cuStreamCreateWithPriority", make_stream),
+    entry("cuStreamDestroy", end_stream),
     entry("cuStreamQuery", query_stream),
     entry("cuStreamWaitEvent", wait_event),
     entry("cuEventCreate", make_event),
