@@ -131,6 +131,8 @@ _ARGUMENTS = {
     "host_map": [_pointer, _size, _pointer],
     "host_unmap": [_pointer],
     "copy": [_pointer, _pointer, _size, _pointer],
+    "copy_now": [_int, _pointer, _pointer, _size],
+    "stream": [_int, _pointer],
     "run": [_pointer, _size, _int, _int, _int, _pointer],
     "adam_step": [_pointer, _size, _pointer],
     "kernels": [_pointer, _size],
@@ -236,6 +238,16 @@ class Core:
     def copy(self, to: int, source: int, size: int, stream: int = 0) -> None:
         """Bytes from anywhere to anywhere, in the order of the stream."""
         self._call("copy", to, source, size, stream)
+
+    def copy_now(self, to: int, source: int, size: int, device: int = 0) -> None:
+        """Between devices, or from or to pinned memory, on a stream of its own that is waited for."""
+        self._call("copy_now", device, to, source, size)
+
+    def stream(self, device: int = 0) -> int:
+        """A new one of the highest priority; it lasts until the process ends."""
+        found = ctypes.c_void_p()
+        self._call("stream", device, ctypes.byref(found))
+        return found.value or 0
 
     def run(self, work: Work, element: int, reduce: int, executor: int, stream: int = 0) -> None:
         """Queues one launch of a plan."""

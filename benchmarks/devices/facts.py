@@ -69,6 +69,18 @@ def registers() -> dict[str, Any]:
     return {line.partition(":")[0]: line.partition(":")[2].strip() for line in core.kernels().splitlines()}
 
 
+def copied() -> dict[str, Any]:
+    """Between all devices that this process sees."""
+    from devices.copies import speeds
+    from devices.core import CoreError, open_core
+
+    try:
+        core = open_core()
+    except CoreError as error:
+        raise NotHere(str(error)) from None
+    return speeds(core)
+
+
 def compiled() -> dict[str, Any]:
     """What ptxas said when it was built last: the most registers of a kernel, and spills."""
     logs = sorted((ROOT / "build").glob("cuda-*/device/cuda/*.log"), key=lambda log: log.stat().st_mtime)
@@ -134,6 +146,7 @@ def described(device: str = "cuda") -> dict[str, Any]:
 FACTS: Probes = {
     "versions": (versions, {}),
     "registers": (registers, {}),
+    "copies": (copied, {}),
     "ptxas": (compiled, {}),
     "SASS": (sass, {}),
     "describe": (described, {}),

@@ -1,8 +1,8 @@
 """Small kernels in PTX, which the driver compiles: for probes that have no toolkit.
 
 nothing_SIZE: takes an argument of so many bytes. ping(mine, theirs, rounds, first, deadline_ns): takes turns with
-another one by two 64-bit flags. put(memory, words, value): writes 32-bit words. check(memory, words, value, errors): adds
-how many of them have another value to a word.
+another one by two 64-bit flags. put(memory, words, value): writes 32-bit words. check(memory, words, value, errors):
+adds how many of them have another value to a word.
 """
 
 from __future__ import annotations

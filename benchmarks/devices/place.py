@@ -8,6 +8,8 @@ import torch
 
 from devices.cell import PERIOD
 
+FILLER_ELEMENTS, FILLERS = 1 << 26, 200  # 256 MiB of float32, read and written in a fifth of a millisecond
+
 
 class CudaPlace:
     """Device 0. Streams are kept alive here and known by their cudaStream_t."""
@@ -15,6 +17,8 @@ class CudaPlace:
     def __init__(self) -> None:
         torch.cuda.init()
         self._streams: list[torch.cuda.Stream] = []
+        self._filler: torch.Tensor | None = None
+        self._fillers = torch.cuda.Stream(priority=0)  # the lowest
 
     def streams(self, count: int) -> list[int]:
         """The first `count` streams of this place, the same at every call."""
@@ -30,6 +34,19 @@ class CudaPlace:
     def synchronize(self) -> None:
         """Waits for all that is queued."""
         torch.cuda.synchronize()
+
+    def finish(self, stream: int) -> None:
+        """Waits for what is queued on this one."""
+        torch.cuda.ExternalStream(stream).synchronize()
+
+    def keep_busy(self) -> None:
+        """Queues grids of many short blocks, tens of milliseconds of them, on a stream of the lowest priority."""
+        if self._filler is None:
+            self._filler = torch.zeros(FILLER_ELEMENTS, device="cuda")
+            torch.cuda.synchronize()
+        with torch.cuda.stream(self._fillers):
+            for _ in range(FILLERS):
+                self._filler.add_(1)
 
 
 class _Memory:

@@ -6,15 +6,17 @@ import ctypes
 import json
 import os
 import sys
+import time
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
 
 import devices.team
 import gpu
 import pytest
 import torch
-from devices import findings, small_world
+from devices import copies, findings, loading, small_world, spin
 from devices.cell import ALL_REDUCE, DDP_STEP, ZERO_STEP, Cell
 from devices.core import (
     EPOCH_BYTES,
@@ -261,6 +263,39 @@ def test_a_small_world_is_right_or_says_that_kernels_are_kept_apart(
         verdict == (kept_apart if name.startswith("SPIN, ") and "world 2" in name else "passed")
         for name, verdict in found
     ), found
+
+
+def measured(library: str) -> list[dict[str, object]]:
+    """In one process: what gpu-check measures of copies, late ranks, full devices and loading."""
+    os.environ |= {"STAND_IN_DEVICES": "2", "STAND_IN_MULTIPROCESSORS": "16"}
+    spin.TIMES, spin.COUNT = 2, 1 << 14
+    place, core = StandInPlace(library), open_core()
+    return [
+        copies.speeds(core),
+        spin.after_a_late_rank(core, place),
+        spin.on_a_full_device(core, place),
+        loading.seconds(core),
+    ]
+
+
+def test_what_is_measured_of_kernels_and_copies(run_on_fresh_ranks, stand_in):
+    [[speeds, late, full, loaded]] = run_on_fresh_ranks(1).run(measured, stand_in)
+    pairs = {f"GB/s, device {reader} from device {owner}" for reader in range(2) for owner in range(2)}
+    assert set(speeds) == {"us of a copy of 16 bytes", *pairs}
+    assert set(late) == {f"us, {name}, {blocks} blocks" for name in spin.ALGORITHMS for blocks in (1, 8)}
+    assert set(full) == {"blocks of each rank", "us, alone", "us, beside other grids"}
+    assert all(value > 0 for facts in (speeds, late, full) for value in facts.values())
+    assert loaded["seconds"] >= 0
+
+
+def test_kernels_that_are_not_loaded_in_time_or_not_at_all():
+    def refuse() -> None:
+        raise CoreError("no kernel image")
+
+    slow, none = SimpleNamespace(kernels=lambda: time.sleep(60)), SimpleNamespace(kernels=refuse)
+    assert loading.seconds(slow, limit_s=0.05) == {"seconds": "more than 0.05"}
+    with pytest.raises(findings.NotHere, match="no kernel image"):
+        loading.seconds(none)
 
 
 # benchmarks/gpu.py without a GPU: options, candidates of a cell, rows and bars of known times, a picture; teams.

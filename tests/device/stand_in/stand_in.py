@@ -188,7 +188,7 @@ def loaded(library: str) -> Any:
         getattr(functions, f"stand_in_{name}").restype = ctypes.c_size_t
     for name in ("numbered", "end_capture"):
         getattr(functions, f"stand_in_{name}").restype = pointer
-    for name in ("begin_capture", "end_capture", "end_graph"):
+    for name in ("begin_capture", "end_capture", "end_graph", "synchronize_stream"):
         getattr(functions, f"stand_in_{name}").argtypes = [pointer]
     for name in ("hold", "go", "is_idle", "synchronize", "use_stream", "numbered", "use_device"):
         getattr(functions, f"stand_in_{name}").argtypes = [number]
@@ -215,6 +215,17 @@ class StandInPlace:
         """Waits for those that were asked for."""
         for number in range(self._used):
             self._functions.stand_in_synchronize(number)
+
+    def finish(self, stream: int) -> None:
+        """Waits for what is queued on this one, by its handle."""
+        self._functions.stand_in_synchronize_stream(stream)
+
+    def keep_busy(self) -> None:
+        """Work of a stream that is none of these: the stand-in knows no priorities."""
+        before = self._functions.stand_in_current_stream()
+        self._functions.stand_in_use_stream(7)
+        torch.zeros(1000, device=TYPE).fill_(1.0)
+        self._functions.stand_in_use_stream(before)
 
 
 @cache
