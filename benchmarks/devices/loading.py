@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Seconds until all kernels of ringdp are loaded: as they were built, and compiled by the driver from their PTX, as where
-the device is newer than the build.
+"""Seconds until all kernels of ringdp are loaded: as they were built, and compiled by the driver from their PTX, as
+where the device is newer than the build.
 
     PYTHONPATH=python:benchmarks python -m devices.loading [PROBE ...]
 """

@@ -80,8 +80,8 @@ class Highest:
 
 
 def on_a_full_device(core: Core, place: BusyPlace) -> dict[str, Any]:
-    """Microseconds until a plan of as many blocks as the backend launches has run: alone, and while other grids fill the
-    device, whose blocks have to make room for the plan's.
+    """Microseconds until a plan of as many blocks as the backend launches has run: alone, and while other grids fill
+    the device, whose blocks have to make room for the plan's.
     """
     problem = Problem("all_reduce", "direct", world=WORLD, count=COUNT)
     own = Highest(core, place)

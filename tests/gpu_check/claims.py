@@ -61,11 +61,29 @@ CLAIMS = (
     Claim(
         README, "DistributedDataParallel, ZeRO stages 1 to 3", (("training", "test_training.py::test_training_has"),)
     ),
-    Claim(README, "wire types (bf16, fp16, fp8, int8)"),
+    Claim(README, "wire types (bf16, fp16, fp8, int8)", (("several-gpus", "test_several_gpus.py::test_wire_types"),)),
     Claim(
         DEVICES,
         "several ranks on one GPU run collectives on the device (STREAM)",
         (("plans-stream", "test_plans.py::"), ("processes", "test_plan_processes.py::"), ("facts", "describe")),
+    ),
+    Claim(
+        DEVICES,
+        "ranks with a GPU each run collectives in kernels that poll (SPIN), whichever devices they see",
+        (
+            ("several-gpus", "test_several_gpus.py::test_kernels_of_processes"),
+            ("several-gpus", "test_several_gpus.py::test_processes_that_see_one_gpu_each"),
+        ),
+    ),
+    Claim(
+        DEVICES,
+        "a process has a context on the device of its tensors alone",
+        (("several-gpus", "test_several_gpus.py::test_a_process_has_a_context"),),
+    ),
+    Claim(
+        DEVICES,
+        "larger tensors go through the window in pieces, and lists of tensors by copies of each, with the same bits",
+        (("pieces", "test_pieces.py::"), ("collectives", "test_collectives.py::test_lists")),
     ),
     Claim(DEVICES, "on several hosts collectives run over NCCL"),
     Claim(

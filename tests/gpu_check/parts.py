@@ -25,8 +25,10 @@ TESTS: tuple[tuple[str, str, str, float, tuple[str, ...]], ...] = (
     ("plan-faults", "test_plan_faults", "a rank that does not come", 30, ()),
     ("streams", "test_streams", "the order of streams, and graphs of calls", 40, ()),
     ("collectives", "test_collectives", "torch.distributed's calls on CUDA tensors", 90, ()),
+    ("pieces", "test_pieces", "the same on tensors that do not fit into half a window", 45, ()),
     ("training", "test_training", "DDP and ZeRO against one process", 60, ()),
     ("faults", "test_faults", "ranks that are killed or stopped", 60, ()),
+    ("several-gpus", "test_several_gpus", "ranks with a GPU each, and NCCL between them", 120, ()),
 )
 # Where kernels of one process wait for each other, one that had to be loaded meanwhile would wait for them.
 ONE_PROCESS = ("test_plans", "test_plan_graphs", "test_plan_faults")
@@ -57,14 +59,17 @@ def parts(python: str, assignments: Sequence[str], out: Path, hang_s: float = HA
     make = ["make", "--no-print-directory", "build", *assignments]
     rows = out / SPEED
     files = ["--json", str(rows), "--plot", str(rows.with_suffix(".png"))]
-    speed = [python, "benchmarks/gpu.py", "--seconds", "110", *files]
+    speed = [python, "benchmarks/gpu.py", "--seconds", "80", *files]
     suite = [python, "-m", "tests.conformance", "--device", "cuda", "--json", "--timeout", "20"]
     interface = pytest_command(python, "tests/device/python", "-k", "not emulated")
 
     def module(name: str) -> list[str]:
         return [python, "-m", f"devices.{name}"]
 
-    sanitizer = ["compute-sanitizer", "--tool", "memcheck", "--error-exitcode", "9", *module("small_world")]
+    def sanitizer(tool: str, what: str, name: str) -> Part:
+        command = ["compute-sanitizer", "--tool", tool, "--error-exitcode", "9", *module("small_world")]
+        return Part(name, what, command, 45, built, common, program=command[0])
+
     return [
         Part("device", "what nvidia-smi says", ["nvidia-smi"], 10, program="nvidia-smi"),
         Part("probe", "the driver, without a build of ringdp", module("probe"), 60, variables=common),
@@ -72,6 +77,7 @@ def parts(python: str, assignments: Sequence[str], out: Path, hang_s: float = HA
         Part("build", "the extension and its CUDA part", make, 200, variables={"RINGDP_CUDA": "on"}),
         Part("facts", "registers, SASS, describe()", module("facts"), 40, built, common),
         Part("interface", "the C interface", interface, 40, built, common, again=True),
+        Part("spin", "a late rank, a full device", module("spin"), 45, built, {**common, **EAGER}),
         *(
             Part(
                 name,
@@ -84,9 +90,12 @@ def parts(python: str, assignments: Sequence[str], out: Path, hang_s: float = HA
             )
             for name, file, what, limit_s, options in TESTS
         ),
-        Part("sanitizer", "memory errors of kernels", sanitizer, 60, built, common, program=sanitizer[0]),
-        Part("speed", "against NCCL and torch's symmetric memory", speed, 140, built, common, output=rows),
+        sanitizer("memcheck", "memory errors of kernels", "sanitizer"),
+        sanitizer("racecheck", "races of a block's threads in shared memory", "racecheck"),
+        sanitizer("synccheck", "barriers that not all threads of a block come to", "synccheck"),
+        Part("speed", "against NCCL and torch's symmetric memory", speed, 110, built, common, output=rows),
         Part("conformance", "torch's own tests", suite, 60, built, common, module="expecttest"),
+        Part("loading", "kernels as built, and from PTX", module("loading"), 60, built, common),
     ]
 
 

@@ -88,6 +88,8 @@ def test_every_verdict_is_in_the_report_whatever_else_fails(tmp_path, stand_in):
         ("test_plan_processes", "not 8", 4),
         ("test_plan_faults", "", 7),
         ("test_collectives", "not 8- and not complex", 30),
+        ("test_pieces", "2- and not complex", 8),
+        ("test_several_gpus", "", 5),
     ],
 )
 def test_tests_of_a_gpu_pass_on_the_stand_in(tmp_path, stand_in, file, chosen, least):

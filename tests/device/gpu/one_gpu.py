@@ -1,4 +1,4 @@
-"""What tests of a real GPU have in common: whether there is one, the library's functions, and inputs as bytes.
+"""What tests of real GPUs have in common: whether there is one, the library's functions, and inputs as bytes.
 
 $GPU_STAND_IN, the library of the stand-in as tests/device/stand_in/stand_in.py builds it, is used in place of a GPU by
 those that do not need torch's device cuda: so that they are known to run before there is a GPU.
@@ -7,6 +7,7 @@ those that do not need torch's device cuda: so that they are known to run before
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
 import pytest
 import torch
@@ -18,7 +19,7 @@ from devices.place import CudaPlace
 from devices.plan import Problem, plan_of
 from oracle import bytes_of, fold, values
 from ranks import HERE
-from stand_in import TYPE, StandInPlace, here, loaded
+from stand_in import NCCL_LIBRARY, TYPE, StandInPlace, here, loaded
 
 STAND_IN = os.environ.get("GPU_STAND_IN", "")
 DEVICE = TYPE if STAND_IN else "cuda"  # of tensors
@@ -48,6 +49,33 @@ def open_core() -> Core:
     if STAND_IN:
         loaded(STAND_IN)  # before ringdp looks for its library
     return open_library()
+
+
+def require_several(least: int) -> None:
+    """At the top of a test file, behind require(): skips all of it on fewer devices."""
+    if HERE.rank < 0 and (count := open_core().count()) < least:
+        pytest.skip(f"it needs {least} GPUs, and there are {count}", allow_module_level=True)
+
+
+def device_at(index: int) -> str:
+    """For tensors."""
+    return f"{DEVICE}:{index}"
+
+
+def use(index: int) -> str:
+    """On a rank: makes this device the current one; its name."""
+    if STAND_IN:
+        os.environ["RINGDP_NCCL"] = str(Path(STAND_IN).with_name(NCCL_LIBRARY))  # which torch has not loaded there
+        here(STAND_IN).functions.stand_in_use_device(index)
+    else:
+        torch.cuda.set_device(index)
+    return device_at(index)
+
+
+def described() -> str:
+    """On a rank: what group()'s backend says of tensors on devices."""
+    lines = group()._get_backend(torch.device(DEVICE)).describe().splitlines()
+    return next((line for line in lines if line.startswith("tensors on ")), "")
 
 
 def group() -> dist.ProcessGroup:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import one_gpu as gpu
 import pytest
 import torch
@@ -71,6 +73,38 @@ def moved(device: str, dtype: torch.dtype, count: int) -> list[str]:
     return [f"{name} of {count} {dtype}" for name, (found, right) in results.items() if differs(found, right)]
 
 
+def in_lists(device: str, count: int) -> list[str]:
+    """On a rank: every collective of a list that was wrong here. Each tensor has memory of its own, and where the next
+    one's follows it, an allocation may end between them.
+    """
+    n, me, group = HERE.size, HERE.rank, gpu.group()
+    wholes = inputs_of("lists", n * count, torch.float32)
+
+    def apart(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        rooms = sorted((torch.empty(count, device=device) for _ in range(n)), key=torch.Tensor.data_ptr)
+        for room, tensor in zip(rooms, tensors, strict=True):
+            room.copy_(tensor)
+        return rooms
+
+    gathered, at_root, mine = (
+        apart(one) for one in ([torch.zeros(count)] * n, [torch.zeros(count)] * n, wholes[me].chunk(n))
+    )
+    part, summed = (torch.empty(count, device=device) for _ in range(2))
+    dist.all_gather(gathered, mine[0], group=group)
+    dist.gather(mine[0], at_root if me == 0 else None, 0, group=group)
+    dist.scatter(part, mine if me == 0 else None, 0, group=group)
+    dist.reduce_scatter(summed, mine, group=group)
+    firsts = torch.cat([one.chunk(n)[0] for one in wholes])
+    results = {
+        "all_gather": (torch.cat(gathered), firsts),
+        "scatter": (part, wholes[0].chunk(n)[me]),
+        "reduce_scatter": (summed, fold([one.chunk(n)[me] for one in wholes], "SUM")),
+    }
+    if me == 0:
+        results["gather"] = (torch.cat(at_root), firsts)
+    return [f"{name} of {n} x {count}" for name, (found, right) in results.items() if differs(found, right)]
+
+
 def messages(device: str, count: int) -> bool:
     """On a rank: what came round a ring of sends is the neighbour's."""
     group, inputs = gpu.group(), inputs_of("message", count, torch.float32)
@@ -102,6 +136,11 @@ def test_reductions_of_every_size_on_any_number_of_ranks(world_of, world, dtype)
 def test_moves(world_of, world, dtype):
     for count in (1, 4099):
         assert world_of(world).run(moved, gpu.DEVICE, dtype, count) == [[]] * world
+
+
+@pytest.mark.parametrize(("world", "count"), [(4, 1 << 18), (2, 10 << 18)], ids=["4-1MiB", "2-10MiB"])
+def test_lists_of_tensors_with_memory_of_their_own(world_of, world, count):
+    assert world_of(world).run(in_lists, gpu.DEVICE, count) == [[]] * world
 
 
 @pytest.mark.parametrize("count", [1, 300_001])
