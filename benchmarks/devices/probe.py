@@ -3,7 +3,8 @@
 
     PYTHONPATH=benchmarks python -m devices.probe [PROBE ...]
 
-Every probe runs in a process of its own, which is killed at its deadline, and its result is one line (findings.py).
+Every probe runs in a process of its own, which is killed at its deadline ($PROBE_DEADLINE_S, 10 seconds), and its
+result is one line (findings.py).
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from devices.driver import ATTRIBUTES, BARRIER, WAIT, WRITE, Driver, DriverError
 from devices.findings import DIED, FAILED, HUNG, Finding, NotHere, finding, record
 from devices.kernels import Kernels
 
-DEADLINE_S = 10.0  # of one probe
+DEADLINE_S = float(os.environ.get("PROBE_DEADLINE_S", "10"))  # of one probe
 STEP_S = 3.0  # of what a stream is to do
 KILLED_UNDER_S = 0.2  # of kernels that are queued when a process is killed
 WORDS = 16 << 20  # 64 MiB
