@@ -41,6 +41,7 @@ from ringdp.text.units import counted, names
 from ringdp.zero.regroup import gathered
 
 _LOOK_S, _SHARE = 0.05, 0.02  # between two looks of a rank that steps: at least, and so that they take so much of it
+_LOOKS = 10  # but so many in the timeout of process groups
 _PAUSE_S = 0.02
 
 
@@ -206,7 +207,8 @@ class LocalTraining(WorldLoop):
         self._arrivals.tell_step()
         left = self._member.left()
         then = time.monotonic()
-        self._look_at = then + max(_LOOK_S, (then - now) / _SHARE)
+        pause_s = max(_LOOK_S, (then - now) / _SHARE)
+        self._look_at = then + min(pause_s, self._member.timeout_s / _LOOKS)  # others wait for a sign of life
         if left:
             raise WorldIsOver(f"{names(left, 'member')} left world {self._member.world.epoch}")
 
