@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,7 +13,7 @@ import torch
 import torch.distributed as dist
 from local_runs import CELLS, STEPS, begun, differences, digests, expected, own_loss, trained
 from ranks import HERE, error_of
-from ringdp.elastic import world_loop
+from ringdp.elastic import local_training, world_loop
 from ringdp.elastic.local_training import survive_local
 from ringdp.local.kept_meetings import dealt
 from torch import nn
@@ -187,6 +188,20 @@ def test_a_function_that_communicates_is_not_called_again():
         warnings.simplefilter("ignore")
         said = error_of(lambda: train(1))
     assert "survive_local: train() must not communicate: ranks are at different steps there" in said
+
+
+def test_a_slow_store_does_not_hide_that_a_rank_makes_steps(monkeypatch):
+    """Each look takes 4 s, and others wait for a sign of life for 10 s."""
+    now, told = [0.0], [0.0]
+    monkeypatch.setattr(local_training, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    _, local = begun(CELLS["plain"], backend=None)
+    train = survive_local(local)(lambda step, workers: None)
+    train._arrivals = SimpleNamespace(tell_step=lambda: told.append(now[0]))
+    train._member = SimpleNamespace(timeout_s=10.0, left=lambda: now.__setitem__(0, now[0] + 4.0) or set())
+    while now[0] < 100.0:
+        train._look()
+        now[0] += 0.5  # a step
+    assert max(later - before for before, later in pairwise(told)) < 10.0
 
 
 def test_why_a_worker_makes_no_step_now():
