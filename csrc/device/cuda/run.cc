@@ -25,7 +25,7 @@ void refuse_capture(cudaStream_t stream) {
 // What orders writes between devices. By itself a wait lets a stream go on that does not see yet what another device
 // had written to its memory before: cuda.h, CU_STREAM_WAIT_VALUE_FLUSH.
 struct Ordering {
-  bool flushes = false;   // after a wait, what other devices have written; few platforms have it, or need it
+  bool flushes = false;   // after a wait, what other devices have written; on some platforms only
   bool barriers = false;  // in batches: drivers of CUDA 11.7 and later
 };
 
