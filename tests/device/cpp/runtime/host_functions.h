@@ -132,9 +132,9 @@ inline Functions host_functions() {
   Functions f = memory_functions();
   f.copy_now = [](int device, void* to, const void* from, size_t bytes) {
     return unless_failing("copy_now", [&] {
+      if (!devices.is_late(device, bytes)) return devices.copies(device, to, from, bytes), 0;
       sentence = "it has not ended";
-      if (devices.is_late(device, bytes)) return static_cast<int>(RD_GPU_LATE);
-      return devices.copies(device, to, from, bytes), 0;
+      return static_cast<int>(RD_GPU_LATE);
     });
   };
   f.host_alloc = [](size_t bytes, void** host, void** on_device) {
