@@ -75,7 +75,7 @@ def parts(python: str, assignments: Sequence[str], out: Path, hang_s: float = HA
         Part("probe", "the driver, without a build of ringdp", module("probe"), 60, variables=common),
         Part("ladder", "microseconds of single operations, likewise", module("ladder"), 30, variables=common),
         Part("build", "the extension and its CUDA part", make, 200, variables={"RINGDP_CUDA": "on"}),
-        Part("facts", "registers, SASS, describe()", module("facts"), 40, built, common),
+        Part("facts", "registers, SASS, copies, describe()", module("facts"), 50, built, common),
         Part("interface", "the C interface", interface, 40, built, common, again=True),
         Part("spin", "a late rank, a full device", module("spin"), 45, built, {**common, **EAGER}),
         *(

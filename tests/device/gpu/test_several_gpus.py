@@ -23,7 +23,7 @@ from test_collectives import moved, reduced
 
 RANKS = 2
 SIZES = [1, 4099, 300_001]
-APART = {"transport": "tcp"}  # as on hosts of their own, which NCCL connects
+APART = {"transport": "tcp", "window_bytes": 16 << 20}  # as on hosts of their own, which NCCL connects
 WIRES = ["bf16", "fp16", "fp8", "int8"]
 IN_TIME_S = 3.0
 
