@@ -154,11 +154,13 @@ class Worlds:
     def publish(self, members: Sequence[int], host: int = 0) -> World:
         """Makes these the members of a host in the newest world, unless that is closed.
 
-        Keys go of worlds in which no member is any more.
+        Keys go of members that are in it no more, and of worlds in which no member is.
         """
         while not (old := self.current()).is_closed:
             new = old.with_host(host, members)
             if self._replace(old, new) == new:
+                for gone in {*old.members} - {*new.members}:
+                    self._store.delete_key(f"here/{gone}")
                 places = self._places(new.members).values()
                 self._sweep(min((place.epoch for place in places if place != Place()), default=new.epoch))
                 return new
