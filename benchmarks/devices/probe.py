@@ -32,7 +32,7 @@ from devices.findings import DIED, FAILED, HUNG, Finding, NotHere, finding, reco
 from devices.kernels import Kernels
 
 DEADLINE_S = float(os.environ.get("PROBE_DEADLINE_S", "10"))  # of one probe
-STEP_S = 3.0  # of what a stream is to do
+STEP_S = 0.3 * DEADLINE_S  # of what a stream is to do
 KILLED_UNDER_S = 0.2  # of kernels that are queued when a process is killed
 WORDS = 16 << 20  # 64 MiB
 BYTES = 4 * WORDS

@@ -129,7 +129,7 @@ def _one_tree(
     losses = []
     with _one_thread():
         for step in range(steps):
-            before = [buffer.clone() for buffer in model.buffers()]
+            before = _buffers_of(model)
             after, by_micro, loss = before, [], 0.0
             for micro in range(micro_batches):
                 _set_buffers(model, before)
@@ -140,7 +140,7 @@ def _one_tree(
                 loss += float(scalar.detach())
                 by_micro.append(_gradients(model))
                 if micro == 0:
-                    after = [buffer.clone() for buffer in model.buffers()]
+                    after = _buffers_of(model)
             _set_buffers(model, after)
             counts = [float(weights(micro, step)) if weights else 1.0 for micro in range(micro_batches)]
             total = _tree(counts, operator.add)
@@ -249,9 +249,9 @@ def one_process_local(
                         _take(run.trained(worker), run.outer, part, alpha)
             if alone <= 0 or alone % every == 0:
                 for one in run.models:
-                    _set_buffers(one, list(run.models[0].buffers()))
+                    _set_buffers(one, dict(run.models[0].named_buffers()))
         _take(dict(model.named_parameters()), run.outer, list(run.outer), 0.0)
-        _set_buffers(model, list(run.models[0].buffers()))
+        _set_buffers(model, dict(run.models[0].named_buffers()))
     return run
 
 
@@ -481,7 +481,7 @@ class _VirtualRanks:
 
     def run(self, loss_of: LossOf, step: int, micros: Iterable[int], scale: float) -> tuple[float, list[Gradients]]:
         """The summed loss and each rank's gradients (absent where unused), accumulated over `micros`."""
-        before = [buffer.clone() for buffer in self._model.buffers()]
+        before = _buffers_of(self._model)
         after = before
         loss, by_rank = 0.0, []
         for rank in range(len(self._rng)):
@@ -495,7 +495,7 @@ class _VirtualRanks:
             self._rng[rank] = torch.get_rng_state()
             by_rank.append(_gradients(self._model))
             if rank == 0:
-                after = [buffer.clone() for buffer in self._model.buffers()]
+                after = _buffers_of(self._model)
         _set_buffers(self._model, after)
         return loss, by_rank
 
@@ -508,10 +508,16 @@ def _gradients(model: nn.Module) -> Gradients:
     return {name: gradient.detach().clone() for name, gradient in found.items()}
 
 
+def _buffers_of(model: nn.Module) -> dict[str, Tensor]:
+    return {name: buffer.clone() for name, buffer in model.named_buffers()}
+
+
 @torch.no_grad()
-def _set_buffers(model: nn.Module, values: Sequence[Tensor]) -> None:
-    for buffer, value in zip(model.buffers(), values, strict=True):
-        buffer.copy_(value)
+def _set_buffers(model: nn.Module, values: Mapping[str, Tensor]) -> None:
+    """What the model has registered since then, or made of another shape, such as a cache, stays as it is."""
+    for name, buffer in model.named_buffers():
+        if (value := values.get(name)) is not None and value.shape == buffer.shape:
+            buffer.copy_(value)
 
 
 def _mean(by_rank: Sequence[Gradients], ranks: int, total: float, divide: str) -> Gradients:

@@ -190,7 +190,9 @@ CASES: dict[str, Construction | Allotment | Use] = {
     "nothing run": Allotment(lambda rank: [(0, 0)] if rank == 0 else [], "no rank has run micro-batches 1, 2, 3 of 4"),
     "too high": Allotment(more(2, (0, 4)), "rank 2 ran micro-batch 4, must be one of 0 to 3"),
     "below zero": Allotment(more(0, (0, -1)), "rank 0 ran micro-batch -1, must be one of 0 to 3"),
-    "another step": Allotment(lambda rank: dealt(rank == 2), "different steps (ranks 0, 1: step 0; rank 2: step 1)"),
+    "another step": Allotment(
+        lambda rank: dealt(int(rank == 2)), "different steps (ranks 0, 1: step 0; rank 2: step 1)"
+    ),
     "some weights": Allotment(
         lambda rank: dealt(),
         "micro-batches 0, 1, 2 had a weight and micro-batch 3 had none",
