@@ -232,8 +232,8 @@ CASES: dict[str, Construction | Allotment | Use] = {
     "too few": Use(lambda ddp: Leaves(7, micro_batch=2, micro_batches=4), "dataset_len=7 is less than one step"),
     "no leaf": Use(lambda ddp: Leaves(8, micro_batch=2, micro_batches=4).indices(0, 0, 4), "step 0, leaf 4"),
     "no such rank": Use(lambda ddp: Leaves(8, micro_batch=2, micro_batches=4).mine(3, 3), "rank=3, ranks=3"),
-    "a leaf that is text": Use(lambda ddp: ringdp.leaf(0, "1").__enter__(), "ringdp.leaf(0, '1')"),
-    "a step that is none": Use(lambda ddp: ringdp.leaf(1.5, 0).__enter__(), "ringdp.leaf(1.5, 0)"),
+    "a leaf that is text": Use(lambda ddp: ringdp.leaf(0, "1").__enter__(), "ringdp.leaf(0, '1', seed=0)"),
+    "a step that is none": Use(lambda ddp: ringdp.leaf(1.5, 0).__enter__(), "ringdp.leaf(1.5, 0, seed=0)"),
 }
 
 
