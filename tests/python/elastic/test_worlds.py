@@ -141,7 +141,7 @@ def test_who_has_left_a_world_is_known_to_those_in_it(worlds):
         wait_for(lambda: worlds.left(world) == {0, 2})
         worlds.publish([1])
         assert isinstance(waits.exception(), WorldIsOver)
-    assert worlds.left(world) == {0, 2}
+        assert worlds.left(world) == {0, 2}
 
 
 def test_no_world_follows_one_that_is_closed(worlds):
