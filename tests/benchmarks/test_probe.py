@@ -146,7 +146,7 @@ def test_faults_are_found_and_probes_that_hang_or_crash_cost_no_other(findings_o
     assert verdicts(found) == {"stuck": HUNG, "crash": DIED, "exit": FAILED}
     assert found["stuck"].text == "no answer in 5 s" and found["exit"].text == "ended with status 3"
     names = ("wrong word", "lost write", "short batch", "early wait", "alias")
-    found = findings_of("planted", *names, DEADLINE_S="20")
+    found = findings_of("planted", *names, DEADLINE_S="60", PROBE_DEADLINE_S="20")
     assert "77, and 76 is read" in found["wrong word"].text
     for name in ("lost write", "short batch"):
         assert found[name].verdict == FAILED and "round trips are not done" in found[name].text

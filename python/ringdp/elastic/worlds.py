@@ -30,6 +30,7 @@ from typing import Any, NamedTuple
 import torch.distributed as dist
 
 PREFIX = "ringdp/elastic"
+_ABSENT = "absent"
 _PAUSE_S = 0.003  # between two looks at the store
 _LOOK_S = 0.05  # for the first world
 
@@ -226,7 +227,7 @@ class Worlds:
         on_late is called once, with the members that are not here after limit_s. Members of the world before may make
         many steps before they see this one: a newcomer's limit_s begins when the first of them is here.
         """
-        is_old, is_said = self._places([member])[member].is_old, False
+        is_old, is_said = self._place(member).is_old, False
         self._set_place(member, Place(world.epoch, is_old))
         late_at = time.monotonic() + limit_s
         while True:
@@ -255,12 +256,12 @@ class Worlds:
         self._store.set(f"here/{member}", json.dumps(place))
 
     def _places(self, members: Sequence[int]) -> dict[int, Place]:
-        keys = {member: f"here/{member}" for member in members}
-        if keys and not self._store.check([*keys.values()]):  # a newcomer has none at first
-            keys = {member: key for member, key in keys.items() if self._store.check([key])}
-        values = self._store.multi_get([*keys.values()]) if keys else []
-        found = {member: Place(*json.loads(value)) for member, value in zip(keys, values, strict=True)}
-        return {member: found.get(member, Place()) for member in members}
+        return {member: self._place(member) for member in members}
+
+    def _place(self, member: int) -> Place:
+        """A get() would wait where the key has just gone; this one says so."""
+        value = self._store.compare_set(f"here/{member}", _ABSENT, _ABSENT)
+        return Place() if value == _ABSENT.encode() else Place(*json.loads(value))
 
     def check(self, world: World) -> None:
         """WorldIsOver unless it is the newest."""
