@@ -59,7 +59,7 @@ COMPILED := $(STAMPS)/compiled-$(call key,$(PY) $(PYTHON) $(FOUND) $(CXXFLAGS) $
 demo: build  ## train a small GPT on 2 ranks of this machine (NPROC=4, ARGS="--steps 50", VENV=none)
 	$(PY) -m torch.distributed.run --nproc-per-node $(NPROC) -m ringdp.examples.train_gpt $(ARGS)
 
-test: build $(INTEGRATIONS_STAMP)  ## ten minutes: C++ tests, two sanitizers, Python tests (SUITE="thread python")
+test: build $(INTEGRATIONS_STAMP)  ## twelve minutes: C++ tests, two sanitizers, Python tests (SUITE="thread python")
 	@.ci/check_machine.sh $(PYTHON) '$(CXX)' $(VENV) tests
 	@$(PY) .ci/suites.py test $(SUITE)
 

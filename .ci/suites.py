@@ -1,6 +1,6 @@
 """Runs suites of tests, shows what failed, and ends with the line 'N passed, N failed, N skipped'.
 
-    suites.py test [SUITE ...]     what `make test` runs: a slice of everything, about ten minutes on two cores
+    suites.py test [SUITE ...]     what `make test` runs: a slice of everything, about twelve minutes on two cores
     suites.py all [PART ...]       what `make test-all` runs: everything; a part that has passed on these very files is
                                    not run again unless it is named
     suites.py list                 the suites and parts, and what each is
