@@ -7,6 +7,8 @@ from __future__ import annotations
 import ctypes
 from dataclasses import dataclass
 
+from devices.findings import NotHere
+
 MAX_RANKS, MAX_BLOCKS, MAX_STEPS, STEP_BYTES = 8, 64, 192, 64
 FLAGS_BYTES, EPOCH_BYTES = 4 * MAX_BLOCKS * MAX_RANKS * 128, 24
 SCALARS_BYTES = 36
@@ -266,3 +268,11 @@ def open_core() -> Core:
     if not report["devices"]:
         raise CoreError(report["why_none"])
     return Core(report["library"])
+
+
+def core_or_skip() -> Core:
+    """open_core() of a finding, which is skipped where there is none."""
+    try:
+        return open_core()
+    except CoreError as error:
+        raise NotHere(str(error)) from None

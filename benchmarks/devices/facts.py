@@ -60,25 +60,18 @@ def versions() -> dict[str, Any]:
 
 def registers() -> dict[str, Any]:
     """Of all kernels as they are loaded."""
-    from devices.core import CoreError, open_core
+    from devices.core import core_or_skip
 
-    try:
-        core = open_core()
-    except CoreError as error:
-        raise NotHere(str(error)) from None
+    core = core_or_skip()
     return {line.partition(":")[0]: line.partition(":")[2].strip() for line in core.kernels().splitlines()}
 
 
 def copied() -> dict[str, Any]:
     """Between all devices that this process sees."""
     from devices.copies import speeds
-    from devices.core import CoreError, open_core
+    from devices.core import core_or_skip
 
-    try:
-        core = open_core()
-    except CoreError as error:
-        raise NotHere(str(error)) from None
-    return speeds(core)
+    return speeds(core_or_skip())
 
 
 def compiled() -> dict[str, Any]:

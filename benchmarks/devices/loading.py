@@ -12,7 +12,7 @@ import threading
 import time
 from typing import Any
 
-from devices.core import Core, CoreError, open_core
+from devices.core import Core, CoreError, core_or_skip
 from devices.findings import NotHere
 from devices.probe import Probes, main
 
@@ -42,11 +42,7 @@ def seconds(core: Core, limit_s: float = LIMIT_S) -> dict[str, Any]:
 
 def loaded() -> dict[str, Any]:
     """On this machine's device."""
-    try:
-        core = open_core()
-    except CoreError as error:
-        raise NotHere(str(error)) from None
-    return seconds(core)
+    return seconds(core_or_skip())
 
 
 PROBES: Probes = {"kernels as built": (loaded, {}), "kernels from PTX": (loaded, FROM_PTX)}

@@ -14,8 +14,7 @@ from collections.abc import Callable
 from statistics import median
 from typing import Any, Protocol
 
-from devices.core import Core, CoreError, open_core
-from devices.findings import NotHere
+from devices.core import Core, core_or_skip
 from devices.one_process import OneProcess, Place
 from devices.plan import Problem
 from devices.probe import Probes, main
@@ -107,11 +106,7 @@ def on_a_gpu(measure: Callable[[Core, BusyPlace], dict[str, Any]]) -> dict[str, 
     """With torch's device."""
     from devices.place import CudaPlace
 
-    try:
-        core = open_core()
-    except CoreError as error:
-        raise NotHere(str(error)) from None
-    return measure(core, CudaPlace())
+    return measure(core_or_skip(), CudaPlace())
 
 
 PROBES: Probes = {
