@@ -189,6 +189,13 @@ def notes_of(folder: str) -> tuple[list[Step], int]:
     return sorted(steps, key=lambda step: step.at), lost
 
 
+def _wait(seconds: float, is_over: Callable[[], bool]) -> None:
+    """Sleeps until then or the end; asks meanwhile, as that starts replicas of torchft again."""
+    until = time.monotonic() + seconds
+    while time.monotonic() < until and not is_over():
+        time.sleep(0.05)
+
+
 def kill_ranks(folder: str, options: argparse.Namespace, is_over: Callable[[], bool]) -> list[tuple[float, int]]:
     """SIGKILLs at random moments, never of the last rank that trains; when, and which process."""
     chosen, killed = random.Random(options.seed), []
@@ -198,7 +205,7 @@ def kill_ranks(folder: str, options: argparse.Namespace, is_over: Callable[[], b
         if time.monotonic() > until:
             raise RuntimeError(f"not all ranks have come back within {COMES_BACK_S} s, after {len(killed)} kills")
         has_begun = bool(steps)
-        time.sleep(chosen.uniform(0.5, 1.5) * options.every if has_begun else 0.05)
+        _wait(chosen.uniform(0.5, 1.5) * options.every if has_begun else 0.05, is_over)
         steps = notes_of(folder)[0]
         if not has_begun:
             continue
@@ -272,7 +279,7 @@ def deaths(options: argparse.Namespace) -> tuple[list[dict[str, Any]], list[Bar]
             job = _job(options, folder, 1_000_000)
             with _cut_off(name, job, options) as is_over:
                 killed = kill_ranks(folder, options, is_over)
-                time.sleep(max(8.0, 2 * options.every))  # so long the slowest takes
+                _wait(max(15.0, 2 * options.every), is_over)  # so long the slowest takes
                 if is_over():
                     raise RuntimeError(f"{name} has ended: {_last_words(folder)}")
             row = deaths_of(name, *notes_of(folder), killed)

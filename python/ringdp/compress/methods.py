@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from ringdp.compress.codec import BLOCK, Codecs, Coded
 from ringdp.compress.codec import TopK as TopKCodec
+from ringdp.text.arguments import check_flag, check_number, check_whole_number
 
 KINDS = ("int8", "fp8", "sign")
 MODES = ("probe", "coded", "whole")
@@ -29,7 +30,7 @@ class Codes:
         """ValueError names a kind that does not exist."""
         if self.kind not in KINDS:
             raise ValueError(f"compress={self.kind!r}: must be {_ALLOWED}")
-        _check_feedback(self)
+        check_flag(f"{type(self).__name__}: feedback", self.feedback)
 
     def codecs(self, ranks: int) -> Codecs:
         """Of gradients, and of means."""
@@ -45,9 +46,8 @@ class TopK:
 
     def __post_init__(self) -> None:
         """ValueError names a part that is not above 0 and at most 1."""
-        if not isinstance(self.keep, (int, float)) or isinstance(self.keep, bool) or not 0 < self.keep <= 1:
-            raise ValueError(f"TopK: keep={self.keep!r}, must be a number above 0 and at most 1")
-        _check_feedback(self)
+        check_number("TopK: keep", self.keep, lambda part: 0 < part <= 1, "a number above 0 and at most 1")
+        check_flag(f"{type(self).__name__}: feedback", self.feedback)
 
     def codecs(self, ranks: int) -> Codecs:
         """Of means as many elements are kept as all ranks may have sent."""
@@ -69,12 +69,10 @@ class PowerSGD:
     feedback: bool = True
 
     def __post_init__(self) -> None:
-        """ValueError names a number that is too small."""
+        """ValueError names a number that is not one, too small or too large."""
         for name, least in (("rank", 1), ("start", 0), ("seed", 0)):
-            value = getattr(self, name)
-            if not isinstance(value, int) or isinstance(value, bool) or not least <= value < 1 << 31:
-                raise ValueError(f"PowerSGD: {name}={value!r}, must be a whole number from {least} to 2147483647")
-        _check_feedback(self)
+            check_whole_number(f"PowerSGD: {name}", getattr(self, name), least, most=(1 << 31) - 1)
+        check_flag(f"{type(self).__name__}: feedback", self.feedback)
 
 
 Fixed = Codes | TopK | PowerSGD
@@ -121,11 +119,6 @@ def _are_decisions(found: object) -> bool:
     ):
         return False
     return not steps or (steps[0] == 0 and steps == sorted(set(steps)))
-
-
-def _check_feedback(method: Fixed) -> None:
-    if not isinstance(method.feedback, bool):
-        raise TypeError(f"{type(method).__name__}: feedback={method.feedback!r}, must be True or False")
 
 
 def fixed(method: Method) -> Fixed:

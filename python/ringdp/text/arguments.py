@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 
 
-def check_whole_number(what: str, value: object, least: int | None = None) -> None:
-    """Of at least so much. A bool is none."""
-    if not isinstance(value, int) or isinstance(value, bool) or (least is not None and value < least):
-        bound = "" if least is None else f" of at least {least}"
-        raise ValueError(f"{what}={value!r}, must be a whole number{bound}")
+def check_whole_number(what: str, value: object, least: int | None = None, most: int | None = None) -> None:
+    """Of at least so much, and at most. A bool is none."""
+    is_whole = isinstance(value, int) and not isinstance(value, bool)
+    if not is_whole or (least is not None and value < least) or (most is not None and value > most):
+        bounds = [f"{word} {bound}" for word, bound in (("at least", least), ("at most", most)) if bound is not None]
+        raise ValueError(f"{what}={value!r}, must be a whole number{' of ' if bounds else ''}{' and '.join(bounds)}")
 
 
 def check_number(what: str, value: object, fits: Callable[[float], bool], expected: str) -> None:

@@ -216,7 +216,7 @@ def test_values_that_are_none_are_refused_by_name():
     for keep in (0, "x", True):
         assert f"TopK: keep={keep!r}" in error_of(TopK, keep, kind=ValueError)
     for method, first in ((TopK, 0.1), (PowerSGD, 1), (Codes, "int8")):
-        assert "feedback='no'" in error_of(lambda kind=method, of=first: kind(of, feedback="no"), kind=TypeError)
+        assert "feedback='no'" in error_of(lambda kind=method, of=first: kind(of, feedback="no"), kind=ValueError)
     model, optimizer = made("float32")
     said = error_of(
         lambda: one_process(model, optimizer, loss_of, micro_batches=2, steps=1, compress="int8"), kind=ValueError
