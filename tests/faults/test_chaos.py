@@ -80,7 +80,9 @@ def end_of(world: World, rank: int) -> Lived | int | str:
         return outcome.trace
     world.begin(end_interpreter, 0, ranks=[rank])
     status = world.status(rank, SLACK_S)
-    return "hang" if status is None else status or Lived(*outcome.value)
+    if status is None:
+        return world.finish([rank], within=0)[0].trace if world.has_answered(rank) else "hang"
+    return status or Lived(*outcome.value)
 
 
 def judged(life: Life, ends: dict[int, Lived | int | str], struck: float | None, pids: list[int]) -> Verdict:

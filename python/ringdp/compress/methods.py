@@ -69,7 +69,7 @@ class PowerSGD:
     feedback: bool = True
 
     def __post_init__(self) -> None:
-        """ValueError names a number that is not one, too small or too large."""
+        """ValueError names a value that is no whole number, or is out of bounds."""
         for name, least in (("rank", 1), ("start", 0), ("seed", 0)):
             check_whole_number(f"PowerSGD: {name}", getattr(self, name), least, most=(1 << 31) - 1)
         check_flag(f"{type(self).__name__}: feedback", self.feedback)

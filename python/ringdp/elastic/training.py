@@ -37,6 +37,8 @@ from ringdp.zero.optimizer import ZeroOptimizer
 from ringdp.zero.regroup import gathered
 
 _C = _native.load()
+_MAX = dist.AllreduceOptions()
+_MAX.reduceOp = dist.ReduceOp.MAX
 _DEAL_EVERY = 10  # steps, by speed
 _DIGEST_BYTES = 16
 
@@ -242,10 +244,11 @@ class Training(WorldLoop):
 
     def _vote(self) -> bool:
         """Nobody passes before all ranks have the mean. Whether a newer world is there; the same on all ranks."""
-        told = torch.zeros(1 + dist.get_world_size(), dtype=torch.float64)
-        told[0] = self._sees_newer_world()
-        told[1 + dist.get_rank()] = min(self._own_leaf_seconds, default=0.0)  # what nothing has disturbed
-        dist.all_reduce(told, op=dist.ReduceOp.MAX)
+        group = dist.group.WORLD
+        own = [float(self._sees_newer_world()), *[0.0] * group.size()]
+        own[1 + group.rank()] = min(self._own_leaf_seconds, default=0.0)  # what nothing has disturbed
+        told = torch.tensor(own, dtype=torch.float64)
+        group.allreduce([told], _MAX).wait()  # dist.all_reduce takes longer than the ranks need to meet
         changes, *self._leaf_seconds = told.tolist()
         return bool(changes)
 

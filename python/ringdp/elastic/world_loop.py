@@ -31,7 +31,7 @@ Body = Callable[[int, Sequence[int]], object]
 
 _DIGEST_BYTES = 16
 _MOST_IN_VAIN = 5  # failed attempts in a row, with the same members and no step between, before they are blamed
-_LOOK_S = 0.05  # between two looks of rank 0 for a world that somebody waits to join
+_LOOK_S = 0.2  # between two looks of rank 0 for a world that somebody waits to join
 
 
 class WorldLoop:
