@@ -21,6 +21,7 @@ import torch.distributed as dist
 from calls import KNOWN, Before, broadcast, gathered, moved, reduced, scattered, sent
 from ranks import HERE, World, job_store
 from torch import nn
+from torch.distributed import distributed_c10d
 from wire import (
     BULK,
     HALF_OPEN,
@@ -52,6 +53,7 @@ def live(prefix: str, ports: dict[int, int]) -> float:
     """
     if dist.is_initialized():
         dist.destroy_process_group()
+    distributed_c10d._world.group_count = 0  # names the group alike on all ranks, also after one has failed to make it
     store = dist.PrefixStore(prefix, job_store())
     timeout = timedelta(seconds=TIMEOUT_S)
     led_astray = LedAstray(store, ports)
