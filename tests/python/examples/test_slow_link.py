@@ -136,6 +136,6 @@ def test_over_a_slow_link_diloco_sends_less_and_is_sooner_done(run_python):
     assert report["link"] == {"bandwidth": 2.5e6, "rtt": 0.04}
     # An all-reduce of float32 gradients in every step; the same in four. TCP sends again what the link has dropped.
     assert 1 <= ddp.per_step(ddp.sent) / (4 * report["parameters"]) < 1.5
-    assert 0.7 <= local.per_step(local.sent) / report["parameters"] < 1.5
+    assert local.per_step(local.sent) == pytest.approx(report["parameters"], rel=0.3)
     assert local.seconds[-1] < ddp.seconds[-1]
     assert "DiLoCo  step 6 of 8" in done.stderr
