@@ -141,7 +141,7 @@ Pieces NcclRanks::cut(const plan::Problem& problem) const {
     int64_t most = 0;
     for (const int rank : plan::ranks_with_most_scratch(problem, link_settings_)) {
       piece.rank = rank;
-      most = std::max(most, scratch_of(plan::make_link_plan(algorithm, piece, link_settings_)));
+      most = std::max(most, *scratch_bytes_.plan_for(algorithm, piece));
     }
     return most;
   };
@@ -149,10 +149,11 @@ Pieces NcclRanks::cut(const plan::Problem& problem) const {
 }
 
 std::shared_ptr<const Work> NcclRanks::launch(const Piece& piece, const plan::DeviceChoice& choice, void* stream) {
-  const plan::Plan plan = plan::make_link_plan(choice.algorithm, piece.problem, link_settings_);
+  const std::shared_ptr<const LinkPlan> made = plans_.plan_for(choice.algorithm, piece.problem);
+  const plan::Plan& plan = made->plan;
   std::shared_ptr<const Work> meeting;
   bool words_came = false;  // since the last look at them
-  for (const plan::LinkRound& round : plan::rounds_of(plan)) {
+  for (const plan::LinkRound& round : made->rounds) {
     for (const plan::Step& step : round.ahead) run(plan, step, piece, stream);
     if (!round.messages.empty()) words_came = exchange(plan, round, piece, stream);
     for (const plan::Step& step : round.steps) {
@@ -332,7 +333,14 @@ NcclRanks::NcclRanks(const Functions& functions, int device, const NcclBootstrap
       world_(context.world),
       link_settings_(context.link_settings),
       layout_(layout_of(context.window_bytes, context.world)),
-      with_device_(context.with_device) {}
+      with_device_(context.with_device),
+      plans_([this](plan::DeviceAlgorithm algorithm, const plan::Problem& problem) -> LinkPlan {
+        plan::Plan plan = plan::make_link_plan(algorithm, problem, link_settings_);
+        return {plan, plan::rounds_of(plan)};
+      }),
+      scratch_bytes_([this](plan::DeviceAlgorithm algorithm, const plan::Problem& problem) {
+        return scratch_of(plan::make_link_plan(algorithm, problem, link_settings_));
+      }) {}
 
 std::unique_ptr<NcclRanks> NcclRanks::bootstrap(const Functions& functions, int device,
                                                 const NcclBootstrapContext& context) {

@@ -15,6 +15,7 @@
 #include "device/nccl/communicator.h"
 #include "device/nccl/host_share.h"
 #include "device/plan/link_rounds.h"
+#include "device/plan/plan_cache.h"
 #include "device/plan/select.h"
 #include "device/runtime/arena.h"
 #include "device/runtime/bootstrap.h"
@@ -93,6 +94,11 @@ class NcclRanks final : public DeviceRanks {
   void recode(const plan::Plan& plan, const plan::Step& step, const Piece& piece, void* stream);
   char* address_of(const plan::Plan& plan, const plan::Ref& ref, const Piece& piece) const;
 
+  struct LinkPlan {
+    plan::Plan plan;
+    std::vector<plan::LinkRound> rounds;
+  };
+
   const Functions& functions_;
   const int device_, rank_, world_;
   plan::LinkSettings link_settings_;  // without hosts when their ranks do not share memory
@@ -103,6 +109,8 @@ class NcclRanks final : public DeviceRanks {
   std::string why_not_, why_no_hierarchy_;
   std::shared_ptr<Arena> arena_;  // shared with the joining thread
   std::unique_ptr<HostShare> share_;
+  plan::DevicePlanCache<LinkPlan> plans_;
+  mutable plan::DevicePlanCache<int64_t> scratch_bytes_;  // that the plans of all ranks need
 
   std::mutex mutex_;  // guards the rest; launch() uses communicator_ without it, because none runs during teardown()
   std::unique_ptr<NcclCommunicator> communicator_;

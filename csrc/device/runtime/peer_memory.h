@@ -116,7 +116,7 @@ class PeerMemory final : public DeviceRanks {
   std::string why_no_pages_;
   std::vector<char*> memory_;  // by rank; null where it is not mapped
   std::unique_ptr<SymmetricBuffers> buffers_;
-  mutable plan::DevicePlanCache plans_;
+  mutable plan::DevicePlanCache<plan::DevicePlan> plans_{plan::make_device_plan};
   uint64_t launches_ = 0;
   bool late_ = false;  // a copy of this rank, and then of any, does not end: what it uses stays
   bool stays_ = false, is_torn_down_ = false;

@@ -31,7 +31,7 @@ size_t block_of(size_t bytes) {
 std::string caveat_of_queues() {
   if (read_env("CUDA_DEVICE_MAX_CONNECTIONS") != "1") return "";
   return "CUDA_DEVICE_MAX_CONNECTIONS=1 lets all streams of a device share one hardware queue: computation waits for "
-         "every collective that was called before it, and ranks that send before they receive, or call groups, in "
+         "every collective that was called before it, and ranks that receive before they send, or call groups in "
          "different orders wait until the deadline; 8 or more keeps streams apart";
 }
 

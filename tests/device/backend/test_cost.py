@@ -69,18 +69,20 @@ def blocks_of_sums(library: str, sizes: list[int]) -> list[int]:
     return found
 
 
-def copied_beside(library: str, elements: int) -> tuple[int, dict[str, int], bool]:
-    """On a rank: streams of a group whose sums go in pieces, calls of a later one, and whether its bits are right."""
+def copied_beside(library: str, elements: int) -> tuple[int, dict[str, int], int, bool]:
+    """On a rank: streams of a group whose sums go in pieces, calls of a later one, its copies beside, and right bits."""
     gpu, group = arrive(library, "SPIN")
     tensor = gpu.put(torch.arange(elements, dtype=torch.int32))
     streams = gpu.streams()
     dist.all_reduce(tensor[:1000], group=group)
     gpu.synchronize()
+    beside = gpu.copies_beside_kernels()
     calls = cost_of(gpu, lambda: dist.all_reduce(tensor, group=group)).calls
+    beside = (gpu.copies_beside_kernels() - beside) // (1 + REPEATED)
     times = dist.get_world_size(group) ** (REPEATED + 1)  # as often as it was called
     right = torch.arange(elements, dtype=torch.int32) * times
     right[:1000] *= dist.get_world_size(group)
-    return gpu.streams() - streams, calls, bool(torch.equal(tensor.cpu(), right))
+    return gpu.streams() - streams, calls, beside, bool(torch.equal(tensor.cpu(), right))
 
 
 @pytest.mark.parametrize("size", WORLDS)
@@ -136,4 +138,5 @@ def test_pieces_are_copied_on_a_stream_of_their_own(run_on_fresh_ranks, stand_in
     world = run_on_fresh_ranks(size, window_bytes=WINDOW_BYTES)
     world.join()
     calls = {COPY: 2 * pieces, KERNEL: pieces, **TURN}
-    assert world.run(copied_beside, stand_in, pieces * WINDOW_BYTES // 2 // 4 - 3) == [(2, calls, True)] * size
+    found = world.run(copied_beside, stand_in, pieces * WINDOW_BYTES // 2 // 4 - 3)
+    assert found == [(2, calls, 2 * pieces, True)] * size

@@ -6,6 +6,7 @@ import ctypes
 import json
 import re
 import shutil
+import struct
 import subprocess
 from pathlib import Path
 
@@ -175,6 +176,23 @@ ENTRY = re.compile(r"Compiling entry function '(\w+)' for '(sm_\d+)'(.*?)Used (\
 SPILLS = re.compile(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads")
 
 
+PTX, ELF = 1, 2  # the kinds of an image
+
+
+def images_of(path: Path) -> set[tuple[int, str]]:
+    """Kind and architecture of all device code in the library, by the headers of its fat binaries."""
+    content = path.read_bytes()
+    found = set()
+    for start in re.finditer(re.escape(struct.pack("<IHH", 0xBA55ED50, 1, 16)), content):
+        [size] = struct.unpack_from("<Q", content, start.end())
+        at = start.start() + 16
+        while at < start.start() + 16 + size:
+            kind, header, payload, architecture = struct.unpack_from("<H2xIQ12xI", content, at)
+            found.add((kind, f"sm_{architecture}"))
+            at += header + payload
+    return found
+
+
 @pytest.fixture(scope="module")
 def architectures() -> set[str]:
     """For which devices the library beside the extension was compiled."""
@@ -203,6 +221,13 @@ def test_every_kernel_is_compiled_for_every_architecture(kernels, architectures)
     sources = {source.stem for source in (ROOT / "csrc/device/cuda").glob("*.cu")}
     kernels_of = {"poison": 2, "adam": 8, "codec": 8}  # one per world; two for each of four types of elements
     assert len(of_each) == sum(kernels_of.get(name, 16) for name in sources)  # plans: two per world
+
+
+def test_it_holds_code_for_every_architecture_and_ptx_of_the_newest_for_later_ones(path, architectures):
+    images = images_of(path)
+    newest = max(architectures, key=lambda name: int(name.removeprefix("sm_")))
+    assert {name for kind, name in images if kind == ELF} >= architectures
+    assert {name for kind, name in images if kind == PTX} == {newest}
 
 
 def test_no_kernel_spills(kernels):

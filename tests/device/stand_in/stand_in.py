@@ -110,6 +110,10 @@ class StandIn:
         """What ringdp has had copied on devices of this process."""
         return self.functions.stand_in_copied_bytes()
 
+    def copies_beside_kernels(self) -> int:
+        """How many copies of this process went to streams on which no kernel has been launched."""
+        return self.functions.stand_in_calls(b"a copy on a stream without kernels")
+
     def launched_blocks(self) -> int:
         """The blocks of all kernels that this process has launched."""
         return self.functions.stand_in_launched_blocks()

@@ -29,7 +29,7 @@ std::vector<Problem> problems_of(const testing::DeviceKind& kind) {
 }
 
 TEST(DevicePlanCache, HasThePlanOfEveryProblem) {
-  DevicePlanCache cache;
+  DevicePlanCache<DevicePlan> cache(make_device_plan);
   for (int round = 0; round < 2; ++round) {
     for (const auto& kind : device_kinds()) {
       for (const Problem& problem : problems_of(kind)) {
@@ -42,21 +42,22 @@ TEST(DevicePlanCache, HasThePlanOfEveryProblem) {
 }
 
 TEST(DevicePlanCache, MakesAPlanOnceAndForgetsWhenFull) {
-  DevicePlanCache cache;
+  DevicePlanCache<DevicePlan> cache(make_device_plan);
   const auto plan_of = [&](int64_t packs) {
     const testing::DeviceKind kind = {DeviceAlgorithm::kDirect, Collective::kAllReduce};
     return cache.plan_for(kind.algorithm, device_problem(kind, 2, packs));
   };
   const auto first = plan_of(1);
   EXPECT_EQ(plan_of(1), first);
-  for (size_t packs = 1; packs <= DevicePlanCache::kMaxPlans + 1; ++packs) plan_of(static_cast<int64_t>(packs));
+  for (size_t packs = 1; packs <= DevicePlanCache<DevicePlan>::kMaxPlans + 1; ++packs)
+    plan_of(static_cast<int64_t>(packs));
   const auto again = plan_of(1);
   EXPECT_NE(again, first);
   EXPECT_EQ(text_of(*again), text_of(*first));
 }
 
 TEST(DevicePlanCache, KeepsNothingOfAProblemWithoutAPlan) {
-  DevicePlanCache cache;
+  DevicePlanCache<DevicePlan> cache(make_device_plan);
   const testing::DeviceKind kind = {DeviceAlgorithm::kDirect, Collective::kAllReduce};
   Problem problem = device_problem(kind, 2, 1);
   problem.count = 1;  // of a pack of 4

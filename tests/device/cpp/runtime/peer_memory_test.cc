@@ -64,16 +64,22 @@ TEST(Meeting, LinksAreMeasuredWhereWindowsAreLargeAndDevicesApart) {
     neighbours.on_round = [&](int round) { devices.fails = round == fails ? "copy_now" : ""; };
     auto met = neighbours.bootstrap();
     for (const auto& one : met) EXPECT_EQ(one->description(), met[0]->description());
-    const std::string description = met[0]->description();
+    plan::Problem sum;
+    sum.world = 3;
+    sum.count = 5000;  // 20,000 bytes
+    const std::string found = met[0]->description() + "; 5000 by " + name_of(met[0]->choose(sum).algorithm);
     part(met);
     EXPECT_TRUE(devices.all_is_given_back());
-    return description;
+    return found;
   };
   constexpr int64_t kLarge = 16 << 20;
   const std::string over_pcie = said(kLarge, false, 4, 0);
   EXPECT_NE(over_pcie.find("; links like PCIe ("), std::string::npos) << over_pcie;
   EXPECT_NE(over_pcie.find(" GB/s); all_reduces of up to 15625 bytes by push"), std::string::npos) << over_pcie;
-  EXPECT_NE(said(kLarge, false, 0, 0).find("; links like NVLink ("), std::string::npos);
+  EXPECT_NE(over_pcie.find("; 5000 by one_shot"), std::string::npos) << over_pcie;
+  const std::string over_nvlink = said(kLarge, false, 0, 0);
+  EXPECT_NE(over_nvlink.find("; links like NVLink ("), std::string::npos) << over_nvlink;
+  EXPECT_NE(over_nvlink.find("; 5000 by push"), std::string::npos) << over_nvlink;
   for (const std::string& unmeasured :
        {said(1 << 20, false, 4, 0), said(kLarge, true, 4, 0), said(kLarge, false, 4, 2)}) {
     EXPECT_EQ(unmeasured.find("links like"), std::string::npos) << unmeasured;

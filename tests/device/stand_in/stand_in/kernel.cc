@@ -97,6 +97,7 @@ void launch(Stream& stream, int blocks, size_t argument_bytes, const std::functi
   }
   all_blocks += static_cast<size_t>(blocks);
   all_arguments += argument_bytes;
+  stream.has_launched = true;
   stream.push([device = stream.device, blocks, body] { device_at(device).run(blocks, body); });
 }
 

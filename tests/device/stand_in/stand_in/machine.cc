@@ -181,7 +181,7 @@ size_t stand_in_copied_bytes() { return copied_bytes(); }
 size_t stand_in_launched_blocks() { return launched_blocks(); }
 size_t stand_in_launched_arguments() { return launched_arguments(); }
 // How often this process has called that function of CUDA, or used that operation of a batch; launches of kernels are
-// "launch_on_host_threads".
+// "launch_on_host_threads". Also "a copy on a stream without kernels".
 int64_t stand_in_calls(const char* name) {
   const std::lock_guard lock(counted().mutex);
   const auto found = counted().calls.find(std::string_view(name));

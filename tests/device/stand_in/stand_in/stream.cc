@@ -284,6 +284,7 @@ void copy(Stream& stream, void* to, const void* from, size_t bytes) {
   check_within_one(to, bytes);
   check_within_one(from, bytes);
   copied += bytes;
+  if (!stream.has_launched) count("a copy on a stream without kernels");
   if (!machine().peer_copies && (is_peers(to) || is_peers(from))) {
     has_copies_without_end = true;
     return stream.push([] { Latch().wait(); });

@@ -131,6 +131,7 @@ class Stream {
  public:
   explicit Stream(int device);
   const int device;
+  std::atomic<bool> has_launched{false};  // a kernel, ever
 
   void push(Job job);  // to be run, or captured
   bool idle() { return queue_->idle(); }
