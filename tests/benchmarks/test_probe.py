@@ -140,6 +140,7 @@ sys.exit(probe.main("planted", {name: (call, {}) for name, call in calls.items()
 """
 
 
+@pytest.mark.long
 def test_faults_are_found_and_probes_that_hang_or_crash_cost_no_other(findings_of, tmp_path):
     (tmp_path / "planted.py").write_text(PLANTED)
     found = findings_of("planted", "stuck", "crash", "exit", DEADLINE_S="5")

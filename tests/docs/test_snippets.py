@@ -181,6 +181,7 @@ def test_the_script_runs_with_and_without_shards(pair, tmp_path):
     assert re.fullmatch(r"[0-9a-f]{64}\n", hashes.pop())
 
 
+@pytest.mark.long
 def test_the_script_runs_under_torchrun(run_warm, tmp_path):
     if not any(point.name == "ringdp" for point in metadata.entry_points(group="torch.backends")):
         pytest.skip("ringdp is not installed here, so torch cannot find its entry point")

@@ -31,6 +31,7 @@ def sample(seconds: float, **sizes: float) -> dict[str, float]:
     return {"seconds": seconds, "descriptors": 10, "threads": 4, "rss_kib": 1000, "shared_kib": 500, "shm": 0, **sizes}
 
 
+@pytest.mark.long
 def test_a_short_run_is_clean(run_python):
     result = run_python(str(PROGRAM), "--minutes", "0.05", "-n", "4", "--timeout", "30", "--json")
     report = json.loads(result.stdout.splitlines()[-1]) if result.stdout else {}

@@ -70,7 +70,7 @@ def blocks_of_sums(library: str, sizes: list[int]) -> list[int]:
 
 
 def copied_beside(library: str, elements: int) -> tuple[int, dict[str, int], int, bool]:
-    """On a rank: streams of a group whose sums go in pieces, calls of a later one, its copies beside, and right bits."""
+    """On a rank: streams that sums in pieces have made; calls of a later one, its copies beside kernels, its bits."""
     gpu, group = arrive(library, "SPIN")
     tensor = gpu.put(torch.arange(elements, dtype=torch.int32))
     streams = gpu.streams()

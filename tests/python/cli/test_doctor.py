@@ -97,6 +97,7 @@ def test_each_fault_is_named(examined, fault, wrapper, check):
     assert check in checks(examined([fault], wrapper))
 
 
+@pytest.mark.long
 def test_a_job_that_hangs_is_ended_and_its_line_named(examined):
     report = examined(["hang"], "stock", "gloo", "--timeout", "5")
     (found,) = [finding for finding in report["findings"] if finding["check"] == "hang"]

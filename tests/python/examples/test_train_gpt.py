@@ -319,6 +319,7 @@ def test_three_ranks_run_and_only_who_promises_rank_order_must_have_it(train_gpt
     assert "one process: equal" in printed or excused
 
 
+@pytest.mark.long
 def test_sigterm_saves_a_checkpoint_and_leaves_no_process(start_train_gpt, tmp_path):
     endless = ("--backend", "ringdp", "--steps", "1000000", "--evaluate", "1")
     started = start_train_gpt(2, *endless)
