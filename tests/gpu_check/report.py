@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import time
@@ -19,12 +20,22 @@ JSON, MARKDOWN, SPEED = "report.json", "report.md", "gpu.json"
 SHOWN_CHARACTERS = 4000  # of what a finding or a part has to say; all of it is in report.json
 
 
+def digest_of_device_code() -> str:
+    """Of the sources that devices run: a report is of these and no others."""
+    folder = Path(__file__).resolve().parents[2] / "csrc/device"
+    digest = hashlib.sha256()
+    for path in sorted(path for path in folder.rglob("*") if path.suffix in {".cc", ".cu", ".h"}):
+        digest.update(f"{path.relative_to(folder)}\0".encode() + path.read_bytes())
+    return digest.hexdigest()[:16]
+
+
 def as_json(outcomes: Sequence[Outcome], out: Path) -> dict[str, Any]:
     """Outcomes, verdicts on claims, and rows of the benchmark where there are any."""
     claims = [{"page": c.page, "claim": c.text, "verdict": verdict_of(c, outcomes), "by": c.parts} for c in CLAIMS]
     rows = out / SPEED
     return {
         "written": time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime()),
+        "device_code": digest_of_device_code(),
         "claims": claims,
         "outcomes": [asdict(outcome) for outcome in outcomes],
         "speed": json.loads(rows.read_text()) if rows.exists() else None,
@@ -70,7 +81,8 @@ def markdown(result: dict[str, Any]) -> str:
     return "\n".join(
         [
             f"# gpu-check, {result['written']}\n",
-            f"Of {len(claims)} claims about devices: {', '.join(numbers)}.\n",
+            f"Of {len(claims)} claims about devices: {', '.join(numbers)}.",
+            f"Digest of csrc/device: {result['device_code']}.\n",
             table(["claim", "page", "verdict", "shown by"], rows),
             "## Parts\n",
             table(["part", "verdict", "time", "findings", "why"], parts),

@@ -115,6 +115,11 @@ def test_every_row_of_the_readme_that_devices_have_is_a_claim():
     assert set(emulated_rows()) == {claim.text for claim in CLAIMS if claim.page == README}
 
 
+def test_the_readme_says_so_when_device_code_has_changed_since_the_report():
+    of_this_code = json.loads(COMMITTED.read_text()).get("device_code") == report.digest_of_device_code()
+    assert of_this_code != ("what has [changed since]" in (ROOT / README).read_text())
+
+
 def test_documents_say_emulated_until_a_committed_report_shows_more():
     known = report.outcomes_in(COMMITTED)
     shown = {claim.text for claim in CLAIMS if verdict_of(claim, known) == SHOWN}
@@ -177,6 +182,7 @@ def test_the_report_tells_verdicts_facts_and_what_failed_in_its_own_words(tmp_pa
     ]
     for line in lines:
         assert line in text.splitlines(), line
+    assert f"Digest of csrc/device: {report.digest_of_device_code()}." in text
     for claim in CLAIMS:
         assert f"| {claim.text} | {claim.page} | {verdict_of(claim, FOUND)} | {', '.join(claim.parts)}" in text
     assert "the end of the log" not in text  # the findings say it already
