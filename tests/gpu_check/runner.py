@@ -24,6 +24,7 @@ from devices.findings import BAD, BEGUN, CUT_OFF, DIED, FAILED, HUNG, PASSED, SK
 FINDINGS, LOG = "findings.jsonl", "log.txt"
 LEAST_S = 5.0  # with less left nothing is begun
 GRACE_S = 2.0  # from the request to end until the next, harder one
+LOOK_S = 10.0  # for what is asked beside the parts
 MOST_BAD = 4  # findings: a part with more of them says nothing new
 TAIL = 400  # lines of its output that are kept: the stacks of many threads
 NOT_BEGUN = "not begun"
@@ -79,9 +80,14 @@ def missing(part: Part) -> str:
     """What the part cannot do without and is not here, or ''."""
     if part.program and shutil.which(part.program) is None:
         return f"no {part.program}"
-    if part.module and subprocess.run([part.command[0], "-c", f"import {part.module}"], capture_output=True).returncode:
-        return f"no {part.module}"
-    return ""
+    if not part.module:
+        return ""
+    try:
+        command = [part.command[0], "-c", f"import {part.module}"]
+        imported = subprocess.run(command, capture_output=True, timeout=LOOK_S).returncode == 0
+    except subprocess.TimeoutExpired:
+        return f"{part.module} is not imported within {LOOK_S:g} s"
+    return "" if imported else f"no {part.module}"
 
 
 def run(part: Part, out: Path, left_s: float) -> Outcome:
@@ -238,7 +244,10 @@ def xids() -> str:
     """What the driver has told the kernel of errors, where that may be read."""
     if shutil.which("dmesg") is None:
         return ""
-    said = subprocess.run(["dmesg"], capture_output=True, text=True, errors="replace").stdout
+    try:
+        said = subprocess.run(["dmesg"], capture_output=True, text=True, errors="replace", timeout=LOOK_S).stdout
+    except subprocess.TimeoutExpired:
+        return ""
     return "\n".join([line for line in said.splitlines() if "Xid" in line][-5:])
 
 

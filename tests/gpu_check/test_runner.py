@@ -137,6 +137,14 @@ def test_a_program_or_module_that_is_not_there_is_named(tmp_path):
     assert run(python("pass", module="json", program=sys.executable), tmp_path, 30).verdict == PASSED
 
 
+def test_a_module_whose_import_does_not_end_costs_no_more_than_a_look(tmp_path, monkeypatch):
+    (tmp_path / "endless.py").write_text("import time; time.sleep(60)")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.setattr(runner, "LOOK_S", 0.5)
+    outcome = run(python("exit(1)", module="endless"), tmp_path, 30)
+    assert (outcome.verdict, outcome.why) == (SKIPPED, "endless is not imported within 0.5 s")
+
+
 def test_nothing_is_begun_when_the_time_is_over(tmp_path):
     outcome = run(python("open('here', 'w')"), tmp_path, 1)
     assert outcome.verdict == NOT_BEGUN and not (tmp_path / "log.txt").exists()
