@@ -18,7 +18,7 @@ from typing import Any
 
 from devices.driver import Driver
 from devices.kernels import ARGUMENT_BYTES, Kernels
-from devices.probe import PAGE, STEP_S, Probes, main, pages
+from devices.probe import PAGE, STEP_S, Probes, main, pages, waits_between_processes
 
 REPEATS = 20
 HIGHEST = -5  # of the priorities of streams
@@ -157,6 +157,7 @@ RUNGS: Probes = {
     "empty kernel": (empty_kernels, {}),
     "flags between two kernels": (kernels_that_wait, {}),
     "words between two streams": (streams_that_wait, {}),
+    "words between streams of two processes": (waits_between_processes, {}),
 }
 
 

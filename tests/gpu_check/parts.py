@@ -93,9 +93,9 @@ def parts(python: str, assignments: Sequence[str], out: Path, hang_s: float = HA
         sanitizer("memcheck", "memory errors of kernels", "sanitizer"),
         sanitizer("racecheck", "races of a block's threads in shared memory", "racecheck"),
         sanitizer("synccheck", "barriers that not all threads of a block come to", "synccheck"),
-        Part("speed", "against NCCL and torch's symmetric memory", speed, 110, built, common, output=rows),
         Part("conformance", "torch's own tests", suite, 60, built, common, module="expecttest"),
         Part("loading", "kernels as built, and from PTX", module("loading"), 60, built, common),
+        Part("speed", "against NCCL and torch's symmetric memory", speed, 110, built, common, output=rows),
     ]
 
 
