@@ -124,7 +124,7 @@ class StreamRun {
     CUstreamBatchMemOpParams one{};  // both kinds have the same members
     one.operation = posts ? CU_STREAM_MEM_OP_WRITE_VALUE_64 : CU_STREAM_MEM_OP_WAIT_VALUE_64;
     one.waitValue.address = reinterpret_cast<CUdeviceptr>(&flag.value);
-    one.waitValue.value64 = stream_value(work_, step);
+    one.waitValue.value64 = stream_value(work_.stream_epoch, step);
     const unsigned flush = ordering_.flushes ? unsigned{CU_STREAM_WAIT_VALUE_FLUSH} : 0;
     one.waitValue.flags = posts ? unsigned{CU_STREAM_WRITE_VALUE_DEFAULT} : unsigned{CU_STREAM_WAIT_VALUE_GEQ} | flush;
     return one;

@@ -84,9 +84,9 @@ using Work = WorkOf<plan::kMaxDeviceSteps>;
 constexpr int kFewSteps = 40;  // all plans of eight ranks but those of rings
 using ShortWork = WorkOf<kFewSteps>;
 
-// STREAM: the flag value of this post or await.
-inline uint64_t stream_value(const WorkHead& work, const plan::DeviceStep& step) {
-  return work.stream_epoch * kValuesPerEpoch + step.value;
+// STREAM: the flag value of this post or await in launch `stream_epoch`.
+inline uint64_t stream_value(uint64_t stream_epoch, const plan::DeviceStep& step) {
+  return stream_epoch * kValuesPerEpoch + step.value;
 }
 
 // One launch of the fused step on one rank: it sums the gradients of all ranks, steps this rank's shard by Adam or

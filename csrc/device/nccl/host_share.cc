@@ -12,7 +12,7 @@ constexpr uint64_t kPatienceNs = std::chrono::nanoseconds(std::chrono::seconds(2
 HostShare::HostShare(const Functions& functions, std::unique_ptr<PeerMemory> host, int first, int world, char* words)
     : functions_(functions), host_(std::move(host)), first_(first), world_(world), words_(words) {}
 
-std::shared_ptr<const Work> HostShare::barrier(bool last, uint64_t deadline_ns, void* stream) const {
+Launched HostShare::barrier(bool last, uint64_t deadline_ns, void* stream) const {
   return host_->launch_barrier(deadline_ns + (last ? kPatienceNs : 0), stream, /*ends_all=*/true);
 }
 

@@ -26,7 +26,7 @@ class HostShare {
 
   // In the order of the stream. The last barrier of a piece has a longer deadline: a rank that is late for it waits for
   // another host, and the group reports that one.
-  std::shared_ptr<const Work> barrier(bool last, uint64_t deadline_ns, void* stream) const;
+  Launched barrier(bool last, uint64_t deadline_ns, void* stream) const;
   // Aborts this rank if a word that has come says that a peer has aborted; then own_word() says so, too. One launch.
   void pass_abort_on(void* stream) const;
   char* own_word() const { return words_; }

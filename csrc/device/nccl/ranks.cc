@@ -148,10 +148,10 @@ Pieces NcclRanks::cut(const plan::Problem& problem) const {
   return gpu::cut(stage_of, problem, {layout_.window, layout_.stage_bytes, block});
 }
 
-std::shared_ptr<const Work> NcclRanks::launch(const Piece& piece, const plan::DeviceChoice& choice, void* stream) {
+Launched NcclRanks::launch(const Piece& piece, const plan::DeviceChoice& choice, void* stream) {
   const std::shared_ptr<const LinkPlan> made = plans_.plan_for(choice.algorithm, piece.problem);
   const plan::Plan& plan = made->plan;
-  std::shared_ptr<const Work> meeting;
+  Launched meeting;
   bool words_came = false;  // since the last look at them
   for (const plan::LinkRound& round : made->rounds) {
     for (const plan::Step& step : round.ahead) run(plan, step, piece, stream);
@@ -162,7 +162,7 @@ std::shared_ptr<const Work> NcclRanks::launch(const Piece& piece, const plan::De
         continue;
       }
       if (std::exchange(words_came, false)) share_->pass_abort_on(stream);
-      meeting = share_->barrier(/*last=*/meeting != nullptr, piece.deadline_ns, stream);
+      meeting = share_->barrier(/*last=*/meeting.plan != nullptr, piece.deadline_ns, stream);
     }
   }
   if (words_came) share_->pass_abort_on(stream);

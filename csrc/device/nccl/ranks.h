@@ -60,7 +60,7 @@ class NcclRanks final : public DeviceRanks {
   }  // for the group to learn which rank has not called
   // An error of NCCL aborts, so that all later results are NaN, and poll() returns it. After abort() no message is
   // queued.
-  std::shared_ptr<const Work> launch(const Piece& piece, const plan::DeviceChoice& choice, void* stream) override;
+  Launched launch(const Piece& piece, const plan::DeviceChoice& choice, void* stream) override;
   void mark_turn(uint32_t number, void* stream) const override;
   uint32_t turn() const override;
   void await_release(uint32_t number, void* stream) const override;
@@ -72,7 +72,7 @@ class NcclRanks final : public DeviceRanks {
   bool aborted() const override;
   std::string poll() override;  // after an abort: ends NCCL's kernels, on a thread of its own
   std::optional<Expired> expired() const override { return share_ ? share_->expired() : std::nullopt; }
-  std::optional<Expired> waits_for(const Work&) const override {
+  std::optional<Expired> waits_for(const Launched&) const override {
     return std::nullopt;
   }  // NCCL does not say which rank it waits for
 

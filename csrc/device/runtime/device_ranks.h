@@ -8,8 +8,8 @@
 #include <string>
 #include <vector>
 
-#include "device/kernel/work.h"
 #include "device/plan/select.h"
+#include "device/runtime/launch.h"
 #include "device/runtime/pieces.h"
 #include "device/runtime/symmetric_buffers.h"
 
@@ -53,9 +53,9 @@ class DeviceRanks {
   virtual bool runs_on_own_tensors(const plan::Problem& /*piece*/, const plan::DeviceChoice& /*choice*/) const {
     return false;
   }
-  // Launches a piece on the stream. Error(kInternal) when the device no longer accepts work. Returns null when
+  // Launches a piece on the stream. Error(kInternal) when the device no longer accepts work. Without a plan when
   // waits_for() cannot know which rank the piece waits for.
-  virtual std::shared_ptr<const Work> launch(const Piece& piece, const plan::DeviceChoice& choice, void* stream) = 0;
+  virtual Launched launch(const Piece& piece, const plan::DeviceChoice& choice, void* stream) = 0;
   // Makes the stream note that it has come to this call; turn(): the last to which it has.
   virtual void mark_turn(uint32_t number, void* stream) const = 0;
   virtual uint32_t turn() const = 0;
@@ -75,7 +75,7 @@ class DeviceRanks {
   virtual std::string poll() { return ""; }
   // The wait of this rank's device that reached its deadline; or the wait that a launch is in now.
   virtual std::optional<Expired> expired() const = 0;
-  virtual std::optional<Expired> waits_for(const Work& work) const = 0;
+  virtual std::optional<Expired> waits_for(const Launched& launch) const = 0;
 
   // Disconnects from the peers, once no work of this rank is in flight. No launch may follow.
   virtual void teardown() = 0;

@@ -56,15 +56,16 @@ Work work_of(const plan::DevicePlan& plan, const Addresses& addresses, const Lau
   return work;
 }
 
-std::optional<Expired> waited_for(const Work& work, const Flags& flags) {
-  for (int s = 0; s < work.steps; ++s) {
-    const plan::DeviceStep& step = work.step[s];
+std::optional<Expired> waited_for(const Launched& launch, const Flags& flags) {
+  const std::vector<plan::DeviceStep>& steps = launch.plan->steps;
+  for (size_t s = 0; s < steps.size(); ++s) {
+    const plan::DeviceStep& step = steps[s];
     if (step.verb != plan::DeviceVerb::kAwait) continue;
-    const uint64_t wanted = stream_value(work, step);
+    const uint64_t wanted = stream_value(launch.epoch, step);
     const uint64_t seen = __atomic_load_n(&flags.of[step.slot][0][step.peer].value, __ATOMIC_ACQUIRE);
     if (seen >= wanted) continue;
-    const uint64_t launch = work.stream_epoch;
-    return Expired{2, work.rank, 0, s, step.peer, step.slot, launch, wanted, seen, launch};
+    const int at = static_cast<int>(s);
+    return Expired{2, launch.plan->rank, 0, at, step.peer, step.slot, launch.epoch, wanted, seen, launch.epoch};
   }
   return std::nullopt;
 }

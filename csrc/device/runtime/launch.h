@@ -1,6 +1,7 @@
 // Turns a device plan and the addresses of all ranks' memory into a kernel's argument.
 #pragma once
 #include <cstdint>
+#include <memory>
 #include <optional>
 
 #include "device/kernel/work.h"
@@ -34,6 +35,12 @@ struct LaunchFacts {
   bool spans_devices = false;                        // as in Placement
 };
 
+// A launch, for whoever watches whether it ends.
+struct Launched {
+  std::shared_ptr<const plan::DevicePlan> plan;  // null: which rank it waits for cannot be known
+  uint64_t epoch = 0;                            // stream_epoch of its Work
+};
+
 // The parameters of the fused step of a contiguous part of this rank's shard.
 struct StepFacts {
   int64_t at = 0;     // offset in all windows: of gradients, which the new parameters replace in other ranks' windows
@@ -55,7 +62,7 @@ Work work_of(const plan::DevicePlan& plan, const Addresses& addresses, const Lau
 // ranks map, so the watchdog of any rank can end them. May run concurrently with launches.
 
 // The first wait of the launch that has not ended. `flags`: this rank's, at their host address.
-std::optional<Expired> waited_for(const Work& work, const Flags& flags);
+std::optional<Expired> waited_for(const Launched& launch, const Flags& flags);
 
 // Ends every wait for these flags, in this and all later launches, because the group has failed.
 void release_waits(Flags& flags);

@@ -143,25 +143,24 @@ Addresses PeerMemory::addresses_in(const BufferRef& buffer) const {
   return found;
 }
 
-std::shared_ptr<const Work> PeerMemory::launch(const Piece& piece, const plan::DeviceChoice& choice, void* stream) {
+Launched PeerMemory::launch(const Piece& piece, const plan::DeviceChoice& choice, void* stream) {
   return launch_at(piece.buffer.number == 0 ? addresses() : addresses_in(piece.buffer), piece, choice, stream);
 }
 
-std::shared_ptr<const Work> PeerMemory::launch_at(const Addresses& found, const Piece& piece,
-                                                  const plan::DeviceChoice& choice, void* stream) {
+Launched PeerMemory::launch_at(const Addresses& found, const Piece& piece, const plan::DeviceChoice& choice,
+                               void* stream) {
   const auto plan = plans_.plan_for(choice.algorithm, piece.problem);
   const int blocks = on_streams() ? placement_.blocks : blocks_of(piece.problem, choice.algorithm, placement_.blocks);
   const LaunchFacts facts = {piece.input_at,  piece.output_at,  piece.divisor,           piece.deadline_ns,
                              blocks,          launches_ + 1,    piece.captured,          piece.input_stride,
                              piece.own_input, piece.own_output, placement_.spans_devices};
-  const std::shared_ptr<const Work> work(new Work(work_of(*plan, found, facts)));  // of 13 KB, made in its place
-  require(functions_, functions_.run(work.get(), sizeof(Work), static_cast<int>(plan->dtype),
-                                     static_cast<int>(plan->op), placement_.executor, stream));
-  ++launches_;
-  return work;
+  const Work work = work_of(*plan, found, facts);
+  require(functions_, functions_.run(&work, sizeof work, static_cast<int>(plan->dtype), static_cast<int>(plan->op),
+                                     placement_.executor, stream));
+  return {plan, ++launches_};
 }
 
-std::shared_ptr<const Work> PeerMemory::launch_barrier(uint64_t deadline_ns, void* stream, bool ends_all) {
+Launched PeerMemory::launch_barrier(uint64_t deadline_ns, void* stream, bool ends_all) {
   Piece nothing;
   nothing.problem.what = plan::Collective::kBarrier;
   nothing.problem.rank = rank_;
@@ -220,20 +219,20 @@ std::optional<Expired> PeerMemory::expired() const {
   return record;
 }
 
-std::optional<Expired> PeerMemory::waits_for(const Work& work) const {
+std::optional<Expired> PeerMemory::waits_for(const Launched& launch) const {
   if (!on_streams() || !page_) return std::nullopt;
-  const auto waits = waited_for(work, page_->page().flags);
-  if (!waits || !has_posted(work, waits->step)) return std::nullopt;
+  const auto waits = waited_for(launch, page_->page().flags);
+  if (!waits || !has_posted(launch, waits->step)) return std::nullopt;
   return waits;
 }
 
 // Whether this rank's stream has reached that step: its earlier posts have arrived.
-bool PeerMemory::has_posted(const Work& work, int step) const {
+bool PeerMemory::has_posted(const Launched& launch, int step) const {
   for (int s = 0; s < step; ++s) {
-    const plan::DeviceStep& post = work.step[s];
+    const plan::DeviceStep& post = launch.plan->steps[static_cast<size_t>(s)];
     if (post.verb != plan::DeviceVerb::kPost) continue;
     const Flag& flag = pages_[static_cast<size_t>(post.peer)]->flags.of[post.slot][0][rank_];
-    if (__atomic_load_n(&flag.value, __ATOMIC_ACQUIRE) < work.stream_epoch * kValuesPerEpoch + post.value) return false;
+    if (__atomic_load_n(&flag.value, __ATOMIC_ACQUIRE) < stream_value(launch.epoch, post)) return false;
   }
   return true;
 }

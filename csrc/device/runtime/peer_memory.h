@@ -54,10 +54,10 @@ class PeerMemory final : public DeviceRanks {
   }  // for kernels to report
 
   bool runs_on_own_tensors(const plan::Problem& piece, const plan::DeviceChoice& choice) const override;
-  std::shared_ptr<const Work> launch(const Piece& piece, const plan::DeviceChoice& choice, void* stream) override;
+  Launched launch(const Piece& piece, const plan::DeviceChoice& choice, void* stream) override;
   // A barrier of all ranks' streams. `ends_all`: a rank that has aborted skips it; a rank that has aborted, or aborts
   // in it, continues only after it has made all ranks abort; SPIN only.
-  std::shared_ptr<const Work> launch_barrier(uint64_t deadline_ns, void* stream, bool ends_all = false);
+  Launched launch_barrier(uint64_t deadline_ns, void* stream, bool ends_all = false);
   // Adam on the gradients in the windows of all ranks, between two barriers; skipped if the group has failed by then.
   void step(const StepFacts& facts, void* stream) const;
   void mark_turn(uint32_t number, void* stream) const override;
@@ -70,7 +70,7 @@ class PeerMemory final : public DeviceRanks {
   void abort() override;
   bool aborted() const override;  // this rank, or with STREAM any rank
   std::optional<Expired> expired() const override;
-  std::optional<Expired> waits_for(const Work& work) const override;
+  std::optional<Expired> waits_for(const Launched& launch) const override;
 
   void teardown() override;
   bool is_unmapped_by_peers() const override;
@@ -95,9 +95,8 @@ class PeerMemory final : public DeviceRanks {
   StageOf stage_of(const plan::Problem& whole) const;
   Addresses addresses() const;
   Addresses addresses_in(const BufferRef& buffer) const;
-  std::shared_ptr<const Work> launch_at(const Addresses& found, const Piece& piece, const plan::DeviceChoice& choice,
-                                        void* stream);
-  bool has_posted(const Work& work, int step) const;
+  Launched launch_at(const Addresses& found, const Piece& piece, const plan::DeviceChoice& choice, void* stream);
+  bool has_posted(const Launched& launch, int step) const;
 
   const Functions& functions_;
   const int device_, rank_, world_, most_blocks_;

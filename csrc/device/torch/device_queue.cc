@@ -11,8 +11,8 @@ namespace {
 // The call whose launch wrote the record; null when it has finished.
 const WatchedCall* call_of(const std::list<WatchedCall>& calls, const gpu::Expired& record) {
   for (const WatchedCall& call : calls) {
-    for (const auto& launch : call.launches) {
-      if (launch->stream_epoch == record.launch) return &call;
+    for (const gpu::Launched& launch : call.launches) {
+      if (launch.epoch == record.launch) return &call;
     }
   }
   return nullptr;
@@ -141,8 +141,8 @@ void DeviceQueue::check_deadlines() {
 // Under mutex_.
 Error DeviceQueue::timed_out(const WatchedCall& call) const {
   std::optional<gpu::Expired> waits;
-  for (const auto& launch : call.launches) {
-    if (!waits) waits = ranks_->waits_for(*launch);
+  for (const gpu::Launched& launch : call.launches) {
+    if (!waits) waits = ranks_->waits_for(launch);
   }
   return group_->timed_out_on_device(call.what, waits ? waits->peer : -1, call.seconds(), waits ? waits->step : -1);
 }

@@ -25,7 +25,7 @@ struct WatchedCall {
   uint32_t number;
   std::chrono::milliseconds timeout;  // from its turn
   std::shared_ptr<c10::Event> done;
-  std::vector<std::shared_ptr<const gpu::Work>> launches;
+  std::vector<gpu::Launched> launches;
   // When its stream was first seen to have come to it. Before that it waits for nobody but this rank's own device,
   // which may have any amount of other work.
   std::optional<Deadline::Clock::time_point> turn = {};

@@ -91,7 +91,7 @@ void QueuedCall::enqueue(const std::function<void()>& after, const std::string& 
   if (after) after();
   done_->record(stream_);
   if (captured_) {
-    const uint64_t first = launches_.front()->stream_epoch, last = launches_.back()->stream_epoch;
+    const uint64_t first = launches_.front().epoch, last = launches_.back().epoch;
     queue_->keep({what + " of a graph", first, last, timeout_, memory_});
   } else {
     queue_->watch({what, number_, timeout_ + ranks().grace(), done_, std::move(launches_)});

@@ -49,9 +49,9 @@ class QueuedCall : public RunningCall {
   void record(const std::vector<at::Tensor>& tensors, const c10::Stream& stream) const;  // which uses these tensors
   void needs(std::shared_ptr<gpu::DeviceMemory> memory) {
     memory_ = std::move(memory);
-  }                                                       // keeps it alive for as long as a graph may use it
-  void launched(std::shared_ptr<const gpu::Work> work) {  // null: the rank that it waits for cannot be known
-    if (work) launches_.push_back(std::move(work));
+  }  // keeps it alive for as long as a graph may use it
+  void launched(gpu::Launched launch) {
+    if (launch.plan) launches_.push_back(std::move(launch));
   }
 
  private:
@@ -61,7 +61,7 @@ class QueuedCall : public RunningCall {
   const uint32_t number_;
   mutable std::atomic<bool> is_good_{false};  // it finished before anything failed
   std::shared_ptr<gpu::DeviceMemory> memory_;
-  std::vector<std::shared_ptr<const gpu::Work>> launches_;
+  std::vector<gpu::Launched> launches_;
 };
 
 // A collective for devices to run.

@@ -21,6 +21,7 @@
 
 #include "device/cpp/cuda/stand_in.h"
 #include "device/cpp/kernel/host_run.h"
+#include "device/runtime/launch.h"
 
 namespace ringdp::gpu::testing {
 
@@ -163,6 +164,7 @@ class GpuRank {
   void abort() { __atomic_store_n(static_cast<uint32_t*>(words_->host) + sizeof(Expired) / 4, 1u, __ATOMIC_RELEASE); }
   TestStream& stream() { return *stream_; }
   const Work& work() const { return work_; }
+  Launched launched() const { return {std::make_shared<const plan::DevicePlan>(plan_), work_.stream_epoch}; }
   const std::vector<char>& output() const { return output_; }
   Flags& stream_flags() { return flags_.host[rank_]; }
 

@@ -162,7 +162,7 @@ TEST(StreamExecutor, WhoIsWaitedForIsSeenAndReleased) {
     rank.enqueue(rank.inputs_of_launch(0)[r], 0);
     std::optional<Expired> waited;
     for (int look = 0; look < 20'000; ++look) {  // the others' flags come by and by
-      waited = waited_for(rank.work(), rank.stream_flags());
+      waited = waited_for(rank.launched(), rank.stream_flags());
       if (!waited || waited->peer == 1) break;
       std::this_thread::sleep_for(std::chrono::milliseconds(1));
     }

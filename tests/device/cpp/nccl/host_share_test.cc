@@ -33,7 +33,7 @@ class HostShareTest : public ::testing::Test {
     devices.runs.clear();
     return met;
   }
-  static std::shared_ptr<const Work> launch(NcclRanks& ranks, int rank) {
+  static Launched launch(NcclRanks& ranks, int rank) {
     const plan::Problem whole = sum_of(8, rank);
     DeviceRanks::Piece piece;
     piece.problem = problem_of(whole, {0, whole.count});
@@ -64,7 +64,7 @@ TEST_F(HostShareTest, SumsGoByHierarchyAndSayIt) {
 
 TEST_F(HostShareTest, APieceIsTwoMeetingsAroundFoldsAndMessagesWithAWordEach) {
   Met met = bootstrap();
-  const auto work = launch(*met[0], 0);
+  const Launched launched = launch(*met[0], 0);
   EXPECT_EQ(fake_nccl.calls, (std::vector<std::string>{"start", "send 32 to 2", "send 16 to 2", "end", "start",
                                                        "receive 32 from 2", "receive 16 from 2", "end"}));
   ASSERT_EQ(devices.runs.size(), 3u);  // meeting, fold, meeting
@@ -80,9 +80,10 @@ TEST_F(HostShareTest, APieceIsTwoMeetingsAroundFoldsAndMessagesWithAWordEach) {
     EXPECT_NE(run.aborts[1], run.abort);
   }
   EXPECT_EQ(devices.runs[1].first.abort, devices.runs[2].first.abort);
-  ASSERT_NE(work, nullptr);
-  EXPECT_EQ(work->stream_epoch, 2u);
-  EXPECT_GT(work->deadline_ns, devices.runs[0].first.deadline_ns) << "who is late there waits for another host";
+  ASSERT_NE(launched.plan, nullptr);
+  EXPECT_EQ(launched.epoch, 2u);
+  EXPECT_GT(devices.runs[2].first.deadline_ns, devices.runs[0].first.deadline_ns)
+      << "who is late there waits for another host";
   end(met);
 }
 

@@ -105,7 +105,7 @@ class NcclRanksTest : public ::testing::Test {
     DeviceRanks::Piece piece;
     piece.problem = problem_of(whole, {0, whole.count});
     piece.deadline_ns = 1000;
-    EXPECT_EQ(met_[0]->launch(piece, met_[0]->choose(whole), nullptr), nullptr);
+    EXPECT_EQ(met_[0]->launch(piece, met_[0]->choose(whole), nullptr).plan, nullptr);
   }
 
   Parties parties_{2};

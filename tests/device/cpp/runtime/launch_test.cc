@@ -170,57 +170,58 @@ DeviceStep await(int peer, int slot, int value) {
 }
 
 struct Launch {
-  Work work{};
+  Launched launched = {nullptr, 5};
   std::unique_ptr<Flags> flags = std::make_unique<Flags>();
 
   Launch() {
-    work.rank = 1;
-    work.world = 4;
-    work.stream_epoch = 5;
-    work.step[0].verb = DeviceVerb::kPost;
-    work.step[1] = await(0, plan::kEntrySlot, 1);
-    work.step[2].verb = DeviceVerb::kSum;
-    work.step[3] = await(3, plan::kExitSlot, 2);
-    work.steps = 4;
+    plan::DevicePlan plan;
+    plan.rank = 1;
+    plan.world = 4;
+    plan.steps.resize(4);
+    plan.steps[0].verb = DeviceVerb::kPost;
+    plan.steps[1] = await(0, plan::kEntrySlot, 1);
+    plan.steps[2].verb = DeviceVerb::kSum;
+    plan.steps[3] = await(3, plan::kExitSlot, 2);
+    launched.plan = std::make_shared<const plan::DevicePlan>(plan);
   }
-  void write(int step, uint64_t epoch, uint64_t value) {
-    const DeviceStep& s = work.step[step];
+  void write(size_t step, uint64_t epoch, uint64_t value) {
+    const DeviceStep& s = launched.plan->steps[step];
     flags->of[s.slot][0][s.peer].value = epoch * kValuesPerEpoch + value;
   }
 };
 
 TEST(StreamFlags, TheFirstWaitThatHasNotComeIsNamed) {
   Launch launch;
-  auto waited = waited_for(launch.work, *launch.flags);
+  auto waited = waited_for(launch.launched, *launch.flags);
   ASSERT_TRUE(waited);
   EXPECT_EQ(waited->peer, 0);
   EXPECT_EQ(waited->step, 1);
   EXPECT_EQ(waited->wanted, 5 * kValuesPerEpoch + 1);
   EXPECT_EQ(waited->seen, 0u);
   launch.write(1, 5, 1);
-  waited = waited_for(launch.work, *launch.flags);
+  waited = waited_for(launch.launched, *launch.flags);
   ASSERT_TRUE(waited);
   EXPECT_EQ(waited->peer, 3);
   EXPECT_EQ(waited->slot, plan::kExitSlot);
   launch.write(3, 5, 2);
-  EXPECT_FALSE(waited_for(launch.work, *launch.flags));
+  EXPECT_FALSE(waited_for(launch.launched, *launch.flags));
 }
 
 TEST(StreamFlags, AnEarlierLaunchOrAnEarlierValueIsNotEnough) {
   Launch launch;
   launch.write(1, 4, 1);
-  EXPECT_EQ(waited_for(launch.work, *launch.flags)->peer, 0);
+  EXPECT_EQ(waited_for(launch.launched, *launch.flags)->peer, 0);
   launch.write(1, 6, 1);
   launch.write(3, 5, 1);
-  EXPECT_EQ(waited_for(launch.work, *launch.flags)->peer, 3);
+  EXPECT_EQ(waited_for(launch.launched, *launch.flags)->peer, 3);
 }
 
 TEST(StreamFlags, ReleasedIsReleasedForGood) {
   Launch launch;
   release_waits(*launch.flags);
-  EXPECT_FALSE(waited_for(launch.work, *launch.flags));
-  launch.work.stream_epoch = uint64_t{1} << 50;
-  EXPECT_FALSE(waited_for(launch.work, *launch.flags));
+  EXPECT_FALSE(waited_for(launch.launched, *launch.flags));
+  launch.launched.epoch = uint64_t{1} << 50;
+  EXPECT_FALSE(waited_for(launch.launched, *launch.flags));
 }
 
 // cuStreamWaitValue64 with GEQ: the difference as a signed number.
