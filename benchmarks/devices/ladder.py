@@ -4,7 +4,7 @@
     PYTHONPATH=benchmarks python -m devices.ladder [RUNG ...]
 
 Needs no build, no torch and no toolkit: kernels are PTX, which the driver compiles. Rungs are probes (probe.py), each
-in a process of its own with a deadline. Medians over REPEATS, of the host's clock.
+in a process of its own with a deadline. Medians over REPEATS, of the host's clock; of two processes one run.
 """
 
 from __future__ import annotations

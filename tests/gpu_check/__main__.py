@@ -60,7 +60,8 @@ def main(arguments: list[str] | None = None) -> int:
     if not names:  # nothing is kept
         for name in (report.JSON, report.MARKDOWN, report.SPEED, FINDINGS, LOG):
             (out / name).unlink(missing_ok=True)
-    known = [one for one in report.outcomes_in(out / report.JSON) if one.part in order]
+    before = out / report.JSON
+    known = [one for one in report.outcomes_in(before) if one.part in order] if report.is_of_this_code(before) else []
     os.chdir(ROOT)
     adopt_orphans()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # unwinds, so that nothing of a part stays behind

@@ -20,12 +20,16 @@ JSON, MARKDOWN, SPEED = "report.json", "report.md", "gpu.json"
 SHOWN_CHARACTERS = 4000  # of what a finding or a part has to say; all of it is in report.json
 
 
+DEVICE_CODE = ("base", "device", "kernels", "plan")  # folders of csrc: devices' code, and what it is made of
+SOURCES = {".cc", ".cu", ".h"}
+
+
 def digest_of_device_code() -> str:
-    """Of the sources that devices run: a report is of these and no others."""
-    folder = Path(__file__).resolve().parents[2] / "csrc/device"
+    """Of the sources in DEVICE_CODE: a report is of these and no others."""
+    root = Path(__file__).resolve().parents[2] / "csrc"
     digest = hashlib.sha256()
-    for path in sorted(path for path in folder.rglob("*") if path.suffix in {".cc", ".cu", ".h"}):
-        digest.update(f"{path.relative_to(folder)}\0".encode() + path.read_bytes())
+    for path in sorted(path for name in DEVICE_CODE for path in (root / name).rglob("*") if path.suffix in SOURCES):
+        digest.update(f"{path.relative_to(root)}\0".encode() + path.read_bytes())
     return digest.hexdigest()[:16]
 
 
@@ -45,6 +49,11 @@ def as_json(outcomes: Sequence[Outcome], out: Path) -> dict[str, Any]:
 def outcomes_in(report: Path) -> list[Outcome]:
     """Those of a report from before; none where there is none."""
     return [Outcome.of(one) for one in json.loads(report.read_text())["outcomes"]] if report.exists() else []
+
+
+def is_of_this_code(report: Path) -> bool:
+    """Whether there is one, and no device code has changed since."""
+    return report.exists() and json.loads(report.read_text()).get("device_code") == digest_of_device_code()
 
 
 def write(outcomes: Sequence[Outcome], out: Path) -> None:
@@ -82,7 +91,7 @@ def markdown(result: dict[str, Any]) -> str:
         [
             f"# gpu-check, {result['written']}\n",
             f"Of {len(claims)} claims about devices: {', '.join(numbers)}.",
-            f"Digest of csrc/device: {result['device_code']}.\n",
+            f"Digest of csrc/{{{','.join(DEVICE_CODE)}}}: {result['device_code']}.\n",
             table(["claim", "page", "verdict", "shown by"], rows),
             "## Parts\n",
             table(["part", "verdict", "time", "findings", "why"], parts),

@@ -92,11 +92,12 @@ def missing(part: Part) -> str:
 
 def run(part: Part, out: Path, left_s: float) -> Outcome:
     """Runs a part to its end or to its limit."""
+    begin = time.monotonic()
     if why := missing(part):
         return Outcome(part.name, SKIPPED, why=why)
     if left_s < LEAST_S:
         return Outcome(part.name, NOT_BEGUN, why="the time was over")
-    file, log, begin = out / FINDINGS, out / LOG, time.monotonic()
+    file, log = out / FINDINGS, out / LOG
     forget(file, part.name)
     if part.output:
         part.output.unlink(missing_ok=True)

@@ -116,8 +116,7 @@ def test_every_row_of_the_readme_that_devices_have_is_a_claim():
 
 
 def test_the_readme_says_so_when_device_code_has_changed_since_the_report():
-    of_this_code = json.loads(COMMITTED.read_text()).get("device_code") == report.digest_of_device_code()
-    assert of_this_code != ("what has [changed since]" in (ROOT / README).read_text())
+    assert report.is_of_this_code(COMMITTED) != ("what has [changed since]" in (ROOT / README).read_text())
 
 
 def test_documents_say_emulated_until_a_committed_report_shows_more():
@@ -182,7 +181,7 @@ def test_the_report_tells_verdicts_facts_and_what_failed_in_its_own_words(tmp_pa
     ]
     for line in lines:
         assert line in text.splitlines(), line
-    assert f"Digest of csrc/device: {report.digest_of_device_code()}." in text
+    assert f"Digest of csrc/{{base,device,kernels,plan}}: {report.digest_of_device_code()}." in text
     for claim in CLAIMS:
         assert f"| {claim.text} | {claim.page} | {verdict_of(claim, FOUND)} | {', '.join(claim.parts)}" in text
     assert "the end of the log" not in text  # the findings say it already
@@ -223,6 +222,10 @@ def test_a_later_run_of_a_part_keeps_the_verdicts_of_others(tmp_path, monkeypatc
     assert run_parts(["--parts", "part-1", "--json"], "exit(1)", "exit(1)") == 1
     written = json.loads(capsys.readouterr().out)
     assert [one["verdict"] for one in written["outcomes"]] == [PASSED, FAILED]
+    of_other_code = json.dumps({**json.loads((tmp_path / report.JSON).read_text()), "device_code": "another"})
+    (tmp_path / report.JSON).write_text(of_other_code)
+    assert run_parts(["--parts", "part-1"], "pass", "pass") == 0
+    assert [one.part for one in report.outcomes_in(tmp_path / report.JSON)] == ["part-1"]
     (tmp_path / report.SPEED).write_text("{}")
     assert run_parts([], "pass") == 0  # all: nothing is kept
     assert len(report.outcomes_in(tmp_path / report.JSON)) == 1 and not (tmp_path / report.SPEED).exists()

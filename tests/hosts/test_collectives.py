@@ -13,7 +13,6 @@ MOST_BUFFERED = 4 << 20  # what a path may need, see csrc/transport/tcp/send_win
 SHAPES = [pytest.param(2, 1, marks=pytest.mark.long), (2, 2), pytest.param(4, 1, marks=pytest.mark.long)]
 
 
-@pytest.mark.long
 @pytest.mark.parametrize(("hosts", "per_host"), SHAPES)
 def test_every_collective_gives_the_bits_of_one_process(make_job, hosts, per_host):
     job = make_job(hosts, per_host)

@@ -137,14 +137,7 @@ plan::DeviceChoice NcclRanks::choose(const plan::Problem& problem) const {
 Pieces NcclRanks::cut(const plan::Problem& problem) const {
   const plan::DeviceAlgorithm algorithm = choose(problem).algorithm;
   const int64_t block = plan::travels_encoded(link_settings_, problem) ? kWireBlock : 0;
-  const auto stage_of = [&](plan::Problem piece) {
-    int64_t most = 0;
-    for (const int rank : plan::ranks_with_most_scratch(problem, link_settings_)) {
-      piece.rank = rank;
-      most = std::max(most, *scratch_bytes_.plan_for(algorithm, piece));
-    }
-    return most;
-  };
+  const auto stage_of = [&](const plan::Problem& piece) { return *scratch_bytes_.plan_for(algorithm, piece); };
   return gpu::cut(stage_of, problem, {layout_.window, layout_.stage_bytes, block});
 }
 
@@ -335,11 +328,18 @@ NcclRanks::NcclRanks(const Functions& functions, int device, const NcclBootstrap
       layout_(layout_of(context.window_bytes, context.world)),
       with_device_(context.with_device),
       plans_([this](plan::DeviceAlgorithm algorithm, const plan::Problem& problem) -> LinkPlan {
-        plan::Plan plan = plan::make_link_plan(algorithm, problem, link_settings_);
-        return {plan, plan::rounds_of(plan)};
+        LinkPlan made = {plan::make_link_plan(algorithm, problem, link_settings_), {}};
+        made.rounds = plan::rounds_of(made.plan);
+        made.plan.channels.clear();  // the rounds have their steps
+        return made;
       }),
-      scratch_bytes_([this](plan::DeviceAlgorithm algorithm, const plan::Problem& problem) {
-        return scratch_of(plan::make_link_plan(algorithm, problem, link_settings_));
+      scratch_bytes_([this](plan::DeviceAlgorithm algorithm, plan::Problem problem) {
+        int64_t most = 0;
+        for (const int rank : plan::ranks_with_most_scratch(problem, link_settings_)) {
+          problem.rank = rank;
+          most = std::max(most, scratch_of(plan::make_link_plan(algorithm, problem, link_settings_)));
+        }
+        return most;
       }) {}
 
 std::unique_ptr<NcclRanks> NcclRanks::bootstrap(const Functions& functions, int device,

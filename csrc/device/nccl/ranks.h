@@ -110,7 +110,7 @@ class NcclRanks final : public DeviceRanks {
   std::shared_ptr<Arena> arena_;  // shared with the joining thread
   std::unique_ptr<HostShare> share_;
   plan::DevicePlanCache<LinkPlan> plans_;
-  mutable plan::DevicePlanCache<int64_t> scratch_bytes_;  // that the plans of all ranks need
+  mutable plan::DevicePlanCache<int64_t> scratch_bytes_;  // the most that any rank's plan needs
 
   std::mutex mutex_;  // guards the rest; launch() uses communicator_ without it, because none runs during teardown()
   std::unique_ptr<NcclCommunicator> communicator_;

@@ -11,8 +11,8 @@
 
 namespace ringdp::plan {
 
-// Of plans over memory or between hosts, with what follows from them. Thread-safe. Keeps at most kMaxPlans; launches
-// that use an older one hold it.
+// Made: a plan, over memory or between hosts, or what is derived from one. Thread-safe; `make` runs under the lock.
+// Keeps at most kMaxPlans; launches that use an older one hold it.
 template <class Made>
 class DevicePlanCache {
  public:
@@ -33,7 +33,7 @@ class DevicePlanCache {
   }
 
  private:
-  // All that plans of devices read of a problem.
+  // All that callers set of a problem; the rest has its defaults.
   using Key = std::tuple<DeviceAlgorithm, Collective, DType, ReduceOp, int, int, int, int64_t, int64_t>;
 
   const Make make_;

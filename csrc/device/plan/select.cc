@@ -16,7 +16,7 @@ double bytes_per_barrier(const DeviceTopology& topology) {
 std::string up_to(int64_t bytes) { return "up to " + std::to_string(bytes) + " bytes"; }
 
 int64_t most_pushed(const DeviceTopology& topology) {
-  return topology.side_by_side ? std::min(push_limit(topology), topology.pushed_bytes / 2) : 0;
+  return topology.can_push ? std::min(push_limit(topology), topology.pushed_bytes / 2) : 0;
 }
 
 DeviceChoice select_all_reduce(const DeviceTopology& topology, int64_t bytes) {
@@ -57,7 +57,7 @@ bool goes_by_hierarchy(const LinkSettings& link_settings, const Problem& problem
 
 int64_t one_shot_limit(const DeviceTopology& topology) {
   const int n = topology.world;
-  if (n <= 2 || !topology.side_by_side) return std::numeric_limits<int64_t>::max();
+  if (n <= 2) return std::numeric_limits<int64_t>::max();
   return static_cast<int64_t>(bytes_per_barrier(topology) * n / ((n - 1) * (n - 2)));
 }
 

@@ -13,9 +13,7 @@ namespace ringdp::plan {
 struct DeviceTopology {
   int world = 1;
   bool full_mesh = true;  // every pair of ranks is connected; else only neighbours in rank order
-  // The kernels of all ranks run at the same time, so they can wait for each other's data. Else, as those of processes
-  // that share a device, they run by turns.
-  bool side_by_side = true;
+  bool can_push = true;   // the kernels of all ranks run at the same time, so they can wait for each other's data
   // Over NVLink; for others see device/runtime/links.h.
   double bytes_per_second = 370e9;  // of one rank, each way: payload of an H100's NVLink 4
   double barrier_seconds = 3e-6;    // a round of flags between all ranks
@@ -34,10 +32,7 @@ DeviceChoice select_device_plan(const DeviceTopology& topology, Collective what,
 
 // The largest size at which one_shot beats direct: it receives (N-1)S instead of 2(N-1)/N S, but saves one t_b, because
 // no rank waits at the end for stores to arrive: t_b B N/((N-1)(N-2)). With two ranks that is any size that the stage
-// holds; also where kernels run by turns: on the callers' tensors one_shot has two (to the stage, sum), direct has
-// three (to the window, sum, back), and a turn costs more than the bytes (306 us of four processes on an H100, see
-// "processes" in benchmarks/results/gpu_check.md). A reduce has the same limit; its root receives as much either way,
-// and it needs no stage.
+// holds. A reduce has the same limit; its root receives as much either way, and it needs no stage.
 int64_t one_shot_limit(const DeviceTopology& topology);
 
 // The largest size at which push beats one_shot: it saves one t_b but moves each byte twice (a store and a poll), in

@@ -53,8 +53,7 @@ class DeviceRanks {
   virtual bool runs_on_own_tensors(const plan::Problem& /*piece*/, const plan::DeviceChoice& /*choice*/) const {
     return false;
   }
-  // Launches a piece on the stream. Error(kInternal) when the device no longer accepts work. Without a plan when
-  // waits_for() cannot know which rank the piece waits for.
+  // Launches a piece on the stream. Error(kInternal) when the device no longer accepts work.
   virtual Launched launch(const Piece& piece, const plan::DeviceChoice& choice, void* stream) = 0;
   // Makes the stream note that it has come to this call; turn(): the last to which it has.
   virtual void mark_turn(uint32_t number, void* stream) const = 0;

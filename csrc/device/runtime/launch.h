@@ -1,4 +1,5 @@
-// Turns a device plan and the addresses of all ranks' memory into a kernel's argument.
+// Turns a device plan and the addresses of all ranks' memory into a kernel's argument, and names the launch for whoever
+// watches it.
 #pragma once
 #include <cstdint>
 #include <memory>
@@ -35,9 +36,9 @@ struct LaunchFacts {
   bool spans_devices = false;                        // as in Placement
 };
 
-// A launch, for whoever watches whether it ends.
+// A launch that may still run.
 struct Launched {
-  std::shared_ptr<const plan::DevicePlan> plan;  // null: which rank it waits for cannot be known
+  std::shared_ptr<const plan::DevicePlan> plan;  // null: none of its waits is ringdp's own, so no record names it
   uint64_t epoch = 0;                            // stream_epoch of its Work
 };
 

@@ -42,7 +42,7 @@ plan::DeviceTopology topology_of(const ArenaLayout& layout, int world, int execu
   plan::DeviceTopology topology;
   topology.world = world;
   topology.full_mesh = reach == Reach::kAll;
-  topology.side_by_side = executor == RD_GPU_SPIN;
+  topology.can_push = executor == RD_GPU_SPIN;
   topology.stage_bytes = layout.stage_bytes;
   topology.pushed_bytes = layout.pushed_bytes;
   return topology;

@@ -237,7 +237,7 @@ class HostRun {
   std::function<void(Work&)> mutate = [](Work&) {};      // breaks what is about to run
   std::vector<Launch>& launches() { return launches_; }  // to be broken too; what is right was settled before
 
-  // "" or what went wrong: the first outputs that are, and who has given up.
+  // "" or what went wrong: the first outputs that differ, and who has given up.
   std::string run() {
     HostGroup group(layout_, launches_);
     group.mutate = mutate;

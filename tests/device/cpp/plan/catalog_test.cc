@@ -79,7 +79,7 @@ TEST(DeviceCatalog, TensorsMayLieAnywhereOnlyWhereNoRankTouchesThoseOfOthers) {
       const bool any = std::any_of(plans.begin(), plans.end(), touches_tensors_of_others);
       const bool may = is_on_own_tensors(kind.algorithm, kind.what, world);
       EXPECT_FALSE(may && any) << text_of(kind) << " of " << world;
-      if (kind.what == Collective::kAllReduce) EXPECT_EQ(may, !any) << text_of(kind) << " of " << world;
+      EXPECT_TRUE(may || any || kind.what != Collective::kAllReduce) << text_of(kind) << " of " << world;
     }
   }
 }

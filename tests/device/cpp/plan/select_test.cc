@@ -58,7 +58,7 @@ TEST(DeviceSelect, TheLimitsAreSaid) {
   EXPECT_EQ(text_of_limits(mesh(8)),
             "all_reduces of up to 39642 bytes by push, up to 211428 bytes by one_shot, others by direct");
   DeviceTopology topology = mesh(2);
-  topology.side_by_side = false;
+  topology.can_push = false;
   topology.stage_bytes = 8 << 20;
   EXPECT_EQ(text_of_limits(topology), "all_reduces of up to 8388608 bytes by one_shot, others by direct");
   topology.full_mesh = false;
@@ -66,13 +66,10 @@ TEST(DeviceSelect, TheLimitsAreSaid) {
   EXPECT_EQ(text_of_limits(mesh(1)), "");
 }
 
-TEST(DeviceSelect, KernelsThatRunByTurnsTakeTheFewestTurns) {
+TEST(DeviceSelect, PushNeedsKernelsSideBySide) {
   DeviceTopology topology = mesh(8);
-  topology.side_by_side = false;
-  topology.stage_bytes = 8 << 20;
+  topology.can_push = false;
   EXPECT_EQ(choose(topology, 64).algorithm, DeviceAlgorithm::kOneShot);
-  EXPECT_EQ(choose(topology, 8 << 20).algorithm, DeviceAlgorithm::kOneShot);
-  EXPECT_EQ(choose(topology, (8 << 20) + 16).algorithm, DeviceAlgorithm::kDirect);
 }
 
 TEST(DeviceSelect, AChoiceHasAPlan) {
