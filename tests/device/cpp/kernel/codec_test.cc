@@ -29,10 +29,10 @@ struct WarpPrim : HostPrim {
   static int blocks() { return kBlocks; }
   static uint32_t largest_of_warp(uint32_t value) {
     told[thread()] = value;
-    this_thread->its_block->bootstrap();
+    this_thread->its_block->sync();
     uint32_t largest = 0;
     for (const uint32_t one : told) largest = std::max(largest, one);
-    this_thread->its_block->bootstrap();
+    this_thread->its_block->sync();
     return largest;
   }
   static bool any_of_warp(bool flag) { return largest_of_warp(flag) != 0; }

@@ -36,12 +36,12 @@ struct Launch {
 struct HostRank {
   // `first`: the number of its first thread.
   HostRank(HostClock* clock, int first, int blocks, int threads)
-      : callers(blocks * threads, WakeThreads{clock, first, blocks * threads}), flags(new Flags()) {
+      : callers(clock, first, blocks * threads), flags(new Flags()) {
     for (int b = 0; b < blocks; ++b) {
-      its_blocks.push_back(std::make_unique<HostBlock>(threads, WakeThreads{clock, first + b * threads, threads}));
+      its_blocks.push_back(std::make_unique<HostBlock>(threads, clock, first + b * threads));
     }
   }
-  std::barrier<WakeThreads> callers;  // all its threads, between launches
+  ClockedBarrier callers;  // all its threads, between launches
   std::vector<std::unique_ptr<HostBlock>> its_blocks;
   std::unique_ptr<Flags> flags;
   Epoch epoch = {};
@@ -130,11 +130,6 @@ class HostGroup {
 
   int number_of(int r, int b, int t) const { return (r * layout_.blocks + b) * layout_.threads + t; }
 
-  void meet_callers(int r) {
-    sleep_on_clock();
-    ranks_[r]->callers.arrive_and_wait();
-  }
-
   void run_thread(int r, int b, int t) {
     HostThread thread;
     thread.thread = t;
@@ -152,13 +147,13 @@ class HostGroup {
         before(r, launch);
         describe(r, launch);
       }
-      meet_callers(r);
+      ranks_[r]->callers.arrive_and_wait(thread.number);
       launches_[launch].kernel(ranks_[r]->work);
       end_kernel(thread);
-      meet_callers(r);
+      ranks_[r]->callers.arrive_and_wait(thread.number);
       if (is_caller) after(r, launch);
     }
-    sleep_on_clock();
+    clock_.sleep(thread.number);
   }
 
   // A kernel's end lets out all that its threads have stored.

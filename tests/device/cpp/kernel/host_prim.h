@@ -49,14 +49,37 @@ class HostClock {
   std::vector<std::atomic<uint64_t>> looked_;  // the tick at which each thread looked last
 };
 
-// What a barrier does before it lets its threads go.
-struct WakeThreads {
-  HostClock* clock = nullptr;
-  int first = 0, count = 0;
+// A barrier whose threads are asleep to the clock while they wait for one that is awake.
+//
+// The last to arrive never sleeps, and wakes the others first: so whoever is stopped anywhere in here, by a machine
+// that is busy, stops the clock unless another thread of the barrier has yet to arrive.
+class ClockedBarrier {
+ public:
+  // Of the threads from number `first` on. Null: no clock.
+  ClockedBarrier(HostClock* clock, int first, int count)
+      : clock_(clock), first_(first), count_(count), barrier_(count) {}
 
-  void operator()() noexcept {
-    for (int t = first; clock != nullptr && t < first + count; ++t) clock->wake(t);
+  void arrive_and_wait(int number) {
+    tell_clock(number);
+    barrier_.arrive_and_wait();
   }
+  // What precedes the barrier.
+  void tell_clock(int number) {
+    if (clock_ == nullptr || count_ == 1) return;
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (++arrived_ < count_) return clock_->sleep(number);
+    arrived_ = 0;
+    for (int t = first_; t < first_ + count_; ++t) {
+      if (t != number) clock_->wake(t);
+    }
+  }
+
+ private:
+  HostClock* const clock_;
+  const int first_, count_;
+  std::mutex mutex_;
+  int arrived_ = 0;  // of the threads
+  std::barrier<> barrier_;
 };
 
 struct Hostility {
@@ -83,15 +106,15 @@ struct KeptStore {
 // One block of one rank in one launch after another.
 class HostBlock {
  public:
-  explicit HostBlock(int threads, WakeThreads wake = {}) : barrier_(threads, wake) {}
+  explicit HostBlock(int threads, HostClock* clock = nullptr, int first = 0) : barrier_(clock, first, threads) {}
 
-  void bootstrap();
+  void sync();
 
   // Three flags in turn: the next but one is cleared while nobody can still read it.
-  bool bootstrap_or(bool flag, uint32_t turn) {
+  bool sync_or(bool flag, uint32_t turn) {
     if (flag) any_[turn % 3].store(true);
     any_[(turn + 1) % 3].store(false);
-    bootstrap();
+    sync();
     return any_[turn % 3].load();
   }
 
@@ -116,7 +139,7 @@ class HostBlock {
   }
 
  private:
-  std::barrier<WakeThreads> barrier_;
+  ClockedBarrier barrier_;
   std::atomic<bool> any_[3] = {};
   std::mutex mutex_;
   std::vector<KeptStore> kept_;  // by threads that have met since
@@ -134,14 +157,7 @@ struct HostThread {
 };
 inline thread_local HostThread* this_thread = nullptr;
 
-inline void sleep_on_clock() {
-  if (this_thread->clock != nullptr) this_thread->clock->sleep(this_thread->number);
-}
-
-inline void HostBlock::bootstrap() {
-  sleep_on_clock();
-  barrier_.arrive_and_wait();
-}
+inline void HostBlock::sync() { barrier_.arrive_and_wait(this_thread->number); }
 
 struct HostPrim {
   static int thread() { return this_thread->thread; }
@@ -151,11 +167,11 @@ struct HostPrim {
   static void sync() {
     if (!this_thread->hostility.syncs) return;
     this_thread->its_block->keep(this_thread->kept);
-    this_thread->its_block->bootstrap();
+    this_thread->its_block->sync();
   }
   static bool sync_or(bool flag) {
     this_thread->its_block->keep(this_thread->kept);
-    return this_thread->its_block->bootstrap_or(flag, this_thread->turn++);
+    return this_thread->its_block->sync_or(flag, this_thread->turn++);
   }
 
   template <class V>
