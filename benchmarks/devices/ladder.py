@@ -4,7 +4,7 @@
     PYTHONPATH=benchmarks python -m devices.ladder [RUNG ...]
 
 Needs no build, no torch and no toolkit: kernels are PTX, which the driver compiles. Rungs are probes (probe.py), each
-in a process of its own with a deadline. Medians over REPEATS, of the host's clock; of two processes one run.
+in a process of its own with a deadline. Medians over REPEATS, of the host's clock.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any
 
 from devices.driver import Driver
 from devices.kernels import ARGUMENT_BYTES, Kernels
-from devices.probe import PAGE, STEP_S, Probes, main, pages, waits_between_processes
+from devices.probe import PAGE, STEP_S, Probes, main, pages
 
 REPEATS = 20
 HIGHEST = -5  # of the priorities of streams
@@ -157,7 +157,6 @@ RUNGS: Probes = {
     "empty kernel": (empty_kernels, {}),
     "flags between two kernels": (kernels_that_wait, {}),
     "words between two streams": (streams_that_wait, {}),
-    "words between streams of two processes": (waits_between_processes, {}),
 }
 
 

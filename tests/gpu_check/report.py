@@ -18,8 +18,6 @@ from .runner import Outcome
 
 JSON, MARKDOWN, SPEED = "report.json", "report.md", "gpu.json"
 SHOWN_CHARACTERS = 4000  # of what a finding or a part has to say; all of it is in report.json
-
-
 DEVICE_CODE = ("base", "device", "kernels", "plan")  # folders of csrc: devices' code, and what it is made of
 SOURCES = {".cc", ".cu", ".h"}
 
